@@ -28,9 +28,9 @@ from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
 from tests.rig import report
@@ -120,7 +120,7 @@ async def register(stub: Any, triggers: int, tickers: Sequence[str]) -> None:
             parameters={"fire": "level", "period": "1"},
         )
         async with gate:
-            answer = await stub.RegisterTrigger(pb.RegisterTriggerRequest(trigger=request))
+            answer = await stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=request))
         assert answer.status == ingest.CEPTriggerAck.REGISTERED, answer
 
     await asyncio.gather(*(one(number) for number in range(triggers)))
@@ -132,13 +132,13 @@ async def measure(folder: Path, triggers: int, tickers: Sequence[str], candles: 
     try:
         async with grpc.aio.insecure_channel(rig.relay_address) as channel:
             await asyncio.wait_for(channel.channel_ready(), 60)
-            stub: Any = rpc.RelayServiceStub(channel)
+            stub: Any = RelayStubs(channel)
             await register(stub, triggers, tickers)
             await rig.take_jobs()
             process = rig.start_triggers()
             while not await is_running(stub):  # noqa: ASYNC110 - it happens in the relay
                 await asyncio.sleep(0.2)
-            call = stub.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(callback_id=CALLBACK))
+            call = stub.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(callback_id=CALLBACK))
             latencies: list[float] = []
             expected = -(-triggers // FIRING) * len(tickers)
             cpu_s = 0.0
@@ -163,7 +163,7 @@ async def is_running(stub: Any) -> bool:
     """Return whether the pipeline has taken the last trigger."""
     token, states = "", [pb.TRIGGER_STATE_WAITING]
     while True:
-        answer = await stub.ListTriggers(pb.ListTriggersRequest(page_size=1_000, page_token=token))
+        answer = await stub.trigger.ListTriggers(pb.ListTriggersRequest(page_size=1_000, page_token=token))
         states += [each.state for each in answer.triggers]
         if not answer.next_page_token:  # the last page may be empty
             return bool(states[-1] == pb.TRIGGER_STATE_RUNNING)

@@ -128,8 +128,8 @@ def fast(plan: Plan, folder: Path) -> str:
     ):
         server = Server(gateway.sub, gateway.pid)
         for number in range(plan.rounds):
-            for way, most_events in ways.items():
-                user = f"fast-{number}-{most_events}"
+            for way, max_events in ways.items():
+                user = f"fast-{number}-{max_events}"
                 clients.begin(
                     "fan",
                     kind="grpc",
@@ -137,7 +137,7 @@ def fast(plan: Plan, folder: Path) -> str:
                     token=gateway.keys.token(user, seconds=90_000),
                     sessions=1,
                     events=plan.fast,
-                    most_events=most_events,
+                    max_events=max_events,
                 )
                 assert clients.line() == "open"
                 before_s = server.cpu_seconds()

@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.parts.latency import one_request
 from dexorder.supervisor.plan import PARTS
-from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from tests.rig import report
 from tests.rig.oracle import minutes
 from tests.rig.suite import Suite, running_suite
@@ -70,7 +70,7 @@ def run(suite: Suite, total_minutes: int) -> str:
     samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
     started_s, number = time.monotonic(), 0
     with grpc.insecure_channel(suite.relay) as channel:
-        relay = RelayServiceStub(channel)
+        relay = BlockingRelayStubs(channel)
         while (spent_s := time.monotonic() - started_s) < total_minutes * 60:
             if spent_s // 60 >= max(map(len, samples.values()), default=0):
                 for name, mib in memory(suite).items():

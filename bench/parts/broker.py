@@ -15,8 +15,8 @@ import zmq.asyncio
 
 from dexorder_common.messaging.frames import decode_work, encode_work
 from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.paths import ROOT
 from tests.rig.oracle import minutes
 from tests.rig.processes import free_ports
@@ -58,7 +58,7 @@ async def relay_rates(folder: Path, requests: int) -> tuple[float, float]:
     try:
         async with open_channel(f"127.0.0.1:{port}") as channel:
             await asyncio.wait_for(channel.channel_ready(), 60)
-            submitted = await submit(RelayServiceStub(channel), requests)
+            submitted = await submit(RelayStubs(channel), requests)
             return submitted, await dispatch(f"tcp://127.0.0.1:{broker_port}", requests)
     finally:
         process.terminate()
@@ -70,7 +70,7 @@ async def submit(relay: Any, requests: int) -> float:
 
     async def caller() -> None:
         for number in numbers:
-            answer = await relay.SubmitHistorical(request(number))
+            answer = await relay.history.SubmitHistorical(request(number))
             if answer.status != pb.SubmitResponse.QUEUED:
                 raise AssertionError(f"answered {answer}")
 

@@ -23,7 +23,7 @@ from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 VERSION, USER_EVENT = b"\x01", b"\x20"
-SUBSCRIBE = "/dexorder.events.v1.EventService/Subscribe"
+WATCH = "/dexorder.events.v1.EventService/WatchEvents"
 EVENT_BYTES = 500
 SESSIONS_A_CHANNEL = 20
 _SILENCE_S = 10.0
@@ -140,7 +140,7 @@ class Fan:
             self.done.set()
 
 
-async def fan(kind: str, address: str, token: str, sessions: int, events: int, most_events: int = 0) -> Measured:
+async def fan(kind: str, address: str, token: str, sessions: int, events: int, max_events: int = 0) -> Measured:
     """Open sessions that each get a number of events; print "open" when all are open."""
     seen = Fan(sessions * events)
     channels = [
@@ -150,7 +150,7 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int, m
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         tasks = [
             asyncio.create_task(
-                native(channels[number % len(channels)], token, seen, most_events)
+                native(channels[number % len(channels)], token, seen, max_events)
                 if channels
                 else browser(http, address, token, seen)
             )
@@ -171,10 +171,10 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int, m
     return Measured(seen.first_s, seen.last_s, lost=seen.wanted - seen.count)
 
 
-async def native(channel: grpc.aio.Channel, token: str, seen: Fan, most_events: int) -> None:
+async def native(channel: grpc.aio.Channel, token: str, seen: Fan, max_events: int) -> None:
     """Count messages as bytes: all but the first are events; messages with several are parsed."""
-    call: Any = channel.unary_stream(SUBSCRIBE)
-    request = session_pb.SubscribeRequest(most_events=most_events)
+    call: Any = channel.unary_stream(WATCH)
+    request = session_pb.WatchEventsRequest(max_events=max_events)
     stream = call(request.SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
     first = True
     async for answer in stream:
@@ -182,7 +182,7 @@ async def native(channel: grpc.aio.Channel, token: str, seen: Fan, most_events: 
             seen.opened()
             first = False
         else:
-            seen.event(len(session_pb.SubscribeResponse.FromString(answer).events) if most_events else 1)
+            seen.event(len(session_pb.WatchEventsResponse.FromString(answer).events) if max_events else 1)
 
 
 async def browser(http: aiohttp.ClientSession, address: str, token: str, seen: Fan) -> None:

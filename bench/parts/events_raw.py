@@ -22,7 +22,7 @@ import uvloop
 import zmq
 from aiohttp import web
 
-from bench.parts.events_load import SUBSCRIBE, USER_EVENT, VERSION, made
+from bench.parts.events_load import USER_EVENT, VERSION, WATCH, made
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
@@ -106,17 +106,17 @@ async def sessions(serve: Callable[[asyncio.Future[int]], Any]) -> None:
     await asyncio.Event().wait()
 
 
-def ready() -> session_pb.SubscribeResponse:
+def ready() -> session_pb.WatchEventsResponse:
     """Return an event for sessions."""
     event = pb.UserEvent.FromString(made("bench", "i-1", pb.INFORMATIONAL).removeprefix(USER_EVENT))
     event.ClearField("delivery")
     shown = session_pb.SessionEvent(container="local", event=event, title="BTC/USDT", body="x" * 40)
-    return session_pb.SubscribeResponse(event=shown)
+    return session_pb.WatchEventsResponse(event=shown)
 
 
 async def grpc_sessions(wanted: asyncio.Future[int]) -> str:
     """Serve sessions with grpcio only."""
-    opened = session_pb.SubscribeResponse(opened=session_pb.Opened()).SerializeToString()
+    opened = session_pb.WatchEventsResponse(opened=session_pb.Opened()).SerializeToString()
     message = ready().SerializeToString()
 
     async def subscribe(request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -124,7 +124,7 @@ async def grpc_sessions(wanted: asyncio.Future[int]) -> str:
         for _ in range(await asyncio.shield(wanted)):
             yield message
 
-    service, _, method = SUBSCRIBE[1:].partition("/")
+    service, _, method = WATCH[1:].partition("/")
     handler = grpc.method_handlers_generic_handler(service, {method: grpc.unary_stream_rpc_method_handler(subscribe)})
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler,))

@@ -20,9 +20,9 @@ from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeade
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from dexorder_protos.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.rig.dispatches import dispatch_id
@@ -43,7 +43,7 @@ def measure(suite: Suite, runs: int) -> str:
     spans = [minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES) for number in range(WARM_RUNS + runs)]
     with grpc.insecure_channel(suite.relay) as relay, grpc.insecure_channel(suite.address("gateway")) as pixies:
         for span in spans:
-            chain.append(one_request(RelayServiceStub(relay), span))
+            chain.append(one_request(BlockingRelayStubs(relay), span))
             limit.append(one_page(suite, KafkaPixyStub(pixies), span))
     chain, limit = chain[WARM_RUNS:], limit[WARM_RUNS:]
     over = [ours - alone for ours, alone in zip(sorted(chain), sorted(limit), strict=True)]
@@ -61,10 +61,10 @@ def measure(suite: Suite, runs: int) -> str:
 
 
 def repeated(suite: Suite, spans: list[TimeRange]) -> list[Row]:
-    """Measure the same ranges again: to the notification, and to the last row of FetchOhlc."""
+    """Measure the same ranges again: to the notification, and to the last row of StreamOhlc."""
     asked = calls(suite)
     with grpc.insecure_channel(suite.relay) as channel:
-        relay = RelayServiceStub(channel)
+        relay = BlockingRelayStubs(channel)
         told = [one_request(relay, span) for span in spans]
         read = [one_answer(relay, span) for span in spans]
     if not asked or calls(suite) != asked:
@@ -73,7 +73,7 @@ def repeated(suite: Suite, spans: list[TimeRange]) -> list[Row]:
     return [
         Row("the same again: to the notification", spread(told), "", f"worst {max(told):.2f} s", aim),
         Row(
-            f"the same again: FetchOhlc, all {MAX_PAGE_CANDLES:,} rows",
+            f"the same again: StreamOhlc, all {MAX_PAGE_CANDLES:,} rows",
             spread(read),
             "",
             f"worst {max(read):.2f} s",
@@ -88,7 +88,7 @@ def calls(suite: Suite) -> float:
 
 
 def one_answer(relay: Any, span: TimeRange) -> float:
-    """Return the seconds from FetchOhlc to the end of its rows."""
+    """Return the seconds from StreamOhlc to the end of its rows."""
     request = ingest_pb2.OHLCRequest(
         request_id=uuid.uuid4().hex,
         ticker="ETH/USDT.SIM",
@@ -97,7 +97,7 @@ def one_answer(relay: Any, span: TimeRange) -> float:
         period_seconds=60,
     )
     started = time.perf_counter()
-    rows = [row for page in relay.FetchOhlc(request, timeout=_LONGEST_SECONDS) for row in page.data]
+    rows = [row for page in relay.history.StreamOhlc(request, timeout=_LONGEST_SECONDS) for row in page.data]
     seconds = time.perf_counter() - started
     if len(rows) != MAX_PAGE_CANDLES:
         raise AssertionError(f"{len(rows)} rows, not {MAX_PAGE_CANDLES}")
@@ -110,10 +110,10 @@ def one_request(relay: Any, span: TimeRange) -> float:
     request = ingest_pb2.SubmitHistoricalRequest(
         request_id=request_id, ticker="ETH/USDT.SIM", start_time=span.start_ns, end_time=span.end_ns, period_seconds=60
     )
-    topic = pb.SubscribeNotificationsRequest(topic=f"HISTORY_READY:{request_id}")
-    stream = relay.SubscribeNotifications(topic, timeout=_LONGEST_SECONDS)
+    topic = pb.WatchNotificationsRequest(topic=f"HISTORY_READY:{request_id}")
+    stream = relay.history.WatchNotifications(topic, timeout=_LONGEST_SECONDS)
     started = time.perf_counter()
-    relay.SubmitHistorical(request)
+    relay.history.SubmitHistorical(request)
     told = next(stream).notification
     seconds = time.perf_counter() - started
     stream.cancel()

@@ -108,7 +108,7 @@ def decode_pages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         payloads: list[Any] = batch.column("payload").to_pylist()
         pages = map(pb.DataResponse.FromString, payloads)
         columns = decode_candles([candle for page in pages for candle in page.ohlc_data])
-        micros = (columns.column("open_time").to_numpy() // 1_000).astype(np.int64)
+        micros = (columns.column("open_time_ns").to_numpy() // 1_000).astype(np.int64)
         prices = [columns.column(name) for name in _PRICES]
         yield pa.record_batch([pa.array(micros).cast(MICROSECONDS), *prices], schema=ROWS)
 

@@ -30,7 +30,7 @@ from dexorder_common.model.history import HistoryRequest, Progress
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.history_messages import decode_instruments
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.rows.table import Rows
@@ -219,8 +219,8 @@ class AsyncClient:
     async def markets(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, as its ingestors last reported them; VenueUnknown if none has yet."""
         try:
-            request = pb.ListMarketsRequest(exchange=venue)
-            answer = await self._connection.call(self._connection.stub.ListMarkets, request)
+            request = pb.ListInstrumentsRequest(exchange=venue)
+            answer = await self._connection.call(self._connection.stub.history.ListInstruments, request)
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return decode_instruments(venue, answer)

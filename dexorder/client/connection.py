@@ -18,8 +18,8 @@ from dexorder.supervisor.state import RELAY, address_of
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.client_tracing import tracing_interceptors
-from dexorder_protos.dexorder.relay.v1.relay_service_pb2 import ListRequestsRequest
-from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_common.rpc.relay_stubs import RelayStubs
+from dexorder_protos.dexorder.relay.v1.history_service_pb2 import ListRequestsRequest
 from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 
 PATIENCE_SECONDS = 30.0
@@ -70,7 +70,7 @@ class RelayConnection:
             self._channel = open_channel(address, interceptors=tracing_interceptors())
         except (ValueError, OSError) as error:
             raise errors.DexorderError(f"can't connect to {address}: {error}") from None
-        self.stub: Any = RelayServiceStub(self._channel)
+        self.stub: Any = RelayStubs(self._channel)
         self.udfs: Any = UdfRegistryServiceStub(self._channel)
 
     async def close(self) -> None:
@@ -178,7 +178,7 @@ class RelayConnection:
 
     async def _answers(self) -> None:
         """Return when the relay answers."""
-        await self.call(self.stub.ListRequests, ListRequestsRequest(page_size=1))
+        await self.call(self.stub.history.ListRequests, ListRequestsRequest(page_size=1))
 
 
 async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, Any]:

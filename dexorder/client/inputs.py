@@ -13,6 +13,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.periods import (
+    GIVEN_FIELDS,
     PERIOD_SECONDS,
     PERIODS,
     check_period,
@@ -75,7 +76,7 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
         start_ns, end_ns = floor_to_grid(since_ns, seconds), floor_to_grid(until_ns, seconds)
         if end_ns <= start_ns:
             raise InvalidRequest(f"since {since} and until {until} are in the same {PERIODS[seconds]} candle")
-        return seconds, check_span(start_ns, end_ns, seconds)
+        return seconds, check_span(start_ns, end_ns, seconds, GIVEN_FIELDS)
 
 
 def covered_dataset(period: str | int) -> Dataset:

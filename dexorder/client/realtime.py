@@ -15,7 +15,7 @@ from dexorder.errors import RequestRefused
 from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
 from dexorder_common.rpc.realtime_messages import decode_job, decode_started, decode_state, encode_subscription
 from dexorder_protos.dexorder.market.v1 import market_pb2
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 
 MAX_TICKERS = 1_000
 _PAGE = 1_000
@@ -60,13 +60,13 @@ class AsyncRealtime:
         since_ns = None if since is None else read_moment(since, "since", time.time_ns())
         subscription = Subscription(name, ticker, RealtimeParams(trades, tuple(seconds)), since_ns, client_id)
         request = pb.StartRealtimeRequest(subscription=encode_subscription(subscription))
-        await self._connection.call(self._connection.stub.StartRealtime, request)
+        await self._connection.call(self._connection.stub.realtime.StartRealtime, request)
         return name
 
     async def stop(self, subscription_id: str) -> None:
         """Stop a subscription; RequestUnknown if the id was never used. Repeating it changes nothing."""
         request = pb.StopRealtimeRequest(subscription_id=subscription_id)
-        await self._connection.call(self._connection.stub.StopRealtime, request)
+        await self._connection.call(self._connection.stub.realtime.StopRealtime, request)
 
     async def list(self, client_id: str = "", *, ticker: str = "") -> Realtime:
         """Return the subscriptions that were not stopped, by time of their start, and the jobs that serve them.
@@ -79,7 +79,7 @@ class AsyncRealtime:
         request = pb.ListRealtimeRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
         subscriptions: list[StartedSubscription] = []
         jobs: dict[str, RealtimeJobRecord] = {}
-        async for page in self._connection.pages(self._connection.stub.ListRealtime, request):
+        async for page in self._connection.pages(self._connection.stub.realtime.ListRealtime, request):
             subscriptions += map(decode_started, page.subscriptions)
             jobs.update({job.ticker: job for job in map(decode_job, page.jobs)})
         return Realtime(tuple(subscriptions), tuple(jobs[name] for name in sorted(jobs)))
@@ -115,23 +115,23 @@ class AsyncRealtime:
             raise RequestRefused(f"{len(names)} tickers; 1 to {MAX_TICKERS} are accepted")
         for each in names:
             check_ticker(each)
-        request = pb.StreamMarketDataRequest(
+        request = pb.WatchMarketDataRequest(
             tickers=names,
             include_trades=trades,
             period_seconds=read_periods(periods),
             include_running=running,
             slow_client=pb.SLOW_CLIENT_POLICY_DROP_OLDEST if keep_all else pb.SLOW_CLIENT_POLICY_COALESCE,
         )
-        messages = self._connection.stream(self._connection.stub.StreamMarketData, request)
+        messages = self._connection.stream(self._connection.stub.realtime.WatchMarketData, request)
         async with aclosing(messages):
             async for message in messages:
                 yield decode_update(message)
 
 
-def decode_update(message: pb.StreamMarketDataResponse) -> LiveUpdate:
-    """Return one answer of StreamMarketData."""
+def decode_update(message: pb.WatchMarketDataResponse) -> LiveUpdate:
+    """Return one answer of WatchMarketData."""
     return LiveUpdate(
-        tuple(MissedData(m.ticker, m.period_seconds, m.count, m.start_time, m.end_time) for m in message.missed),
+        tuple(MissedData(m.ticker, m.period_seconds, m.count, m.start_ns, m.end_ns) for m in message.missed),
         tuple((each.ticker, decode_state(each.state)) for each in message.states),
         tuple(map(_trade, message.trades)),
         tuple(map(_candle, message.candles)),
@@ -142,11 +142,11 @@ def _trade(message: market_pb2.Trade) -> LiveTrade:
     return LiveTrade(
         message.ticker,
         message.trade_id,
-        message.time,
+        message.time_ns,
         message.price,
         message.amount,
         _SIDES.get(message.side, ""),
-        message.received_at,
+        message.received_ns,
     )
 
 
@@ -155,7 +155,7 @@ def _candle(message: market_pb2.Candle) -> LiveCandle:
     return LiveCandle(
         message.ticker,
         message.period_seconds,
-        values.open_time,
+        values.open_time_ns,
         values.open,
         values.high,
         values.low,
@@ -165,5 +165,5 @@ def _candle(message: market_pb2.Candle) -> LiveCandle:
         values.trade_count if values.HasField("trade_count") else None,
         message.closed,
         message.amends,
-        message.received_at,
+        message.received_ns,
     )

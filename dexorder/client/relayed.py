@@ -24,8 +24,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
-from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
-from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
+from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest, StreamRowsResponse
 
 _ONLY_CANDLES = ("period_seconds 0 is not one of", "names all markets of an exchange; name one")
 """What a relay of an earlier release says of trades and of snapshots."""
@@ -83,10 +83,10 @@ class RelaySource:
             return RelayedRows(self, series, span, answer.row_count, answer.snapshot_id)
 
     def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _RowStream:
-        request = ReadRowsRequest(
+        request = StreamRowsRequest(
             **series.encode(),
-            start_time=span.start_ns or None,  # the ends of time are on no grid
-            end_time=None if span.end_ns == MAX_TIME_NS else span.end_ns,
+            start_ns=span.start_ns or None,  # the ends of time are on no grid
+            end_ns=None if span.end_ns == MAX_TIME_NS else span.end_ns,
             snapshot_id=snapshot_id,
         )
         return _RowStream(self.address, request)
@@ -111,10 +111,10 @@ class RelayedRows:
 class _RowStream:
     """Open stream of the relay with a known schema and number of rows."""
 
-    def __init__(self, address: str, request: ReadRowsRequest) -> None:
+    def __init__(self, address: str, request: StreamRowsRequest) -> None:
         self._address = address
         self._channel = open_sync_channel(address)
-        self._call = RelayServiceStub(self._channel).ReadRows(request)
+        self._call = BlockingRelayStubs(self._channel).rows.StreamRows(request)
         try:
             first = self._next()
             self._schema = first.data
@@ -139,9 +139,9 @@ class _RowStream:
         self._call.cancel()
         self._channel.close()
 
-    def _next(self) -> ReadRowsResponse:
+    def _next(self) -> StreamRowsResponse:
         try:
-            message: ReadRowsResponse = next(self._call)
+            message: StreamRowsResponse = next(self._call)
         except StopIteration:
             raise errors.CatalogError(f"the relay at {self._address} ended the rows too early; read again") from None
         except grpc.RpcError as error:

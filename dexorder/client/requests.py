@@ -37,8 +37,8 @@ from dexorder_common.rpc.history_messages import (
 )
 from dexorder_common.tracing import Attributes
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 
 GRACE_SECONDS = 10.0
 """Longest wait for the notification after the progress stream has reported the end."""
@@ -89,8 +89,8 @@ class AsyncRequests:
             NotAllowed: The topic is another client's.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
-        request = pb.SubscribeNotificationsRequest(topic=topic, after_cursor=after)
-        messages = self._connection.stream(self._stub.SubscribeNotifications, request)
+        request = pb.WatchNotificationsRequest(topic=topic, after_cursor=after)
+        messages = self._connection.stream(self._stub.history.WatchNotifications, request)
         async with aclosing(messages):
             async for message in messages:
                 request.after_cursor = message.cursor
@@ -133,9 +133,11 @@ class AsyncRequests:
         """
         message = encode_request(request)
         if request.refresh:
-            answer = await self._call(self._stub.RefreshHistorical, pb.RefreshHistoricalRequest(request=message))
+            answer = await self._call(
+                self._stub.operator.RefreshHistorical, operator_pb.RefreshHistoricalRequest(request=message)
+            )
         else:
-            answer = await self._call(self._stub.SubmitHistorical, message)
+            answer = await self._call(self._stub.history.SubmitHistorical, message)
         return _topic(answer)
 
     async def snapshot_tickers(
@@ -146,10 +148,10 @@ class AsyncRequests:
         WaitEnded: ``timeout`` seconds passed; the request continues.
         """
         name = request_id or f"tickers-{uuid.uuid4().hex}"
-        request = realtime_pb2.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
+        request = pb.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
         try:
             async with asyncio.timeout(timeout):
-                _topic(await self._call(self._stub.SnapshotTickers, request))
+                _topic(await self._call(self._stub.history.SnapshotTickers, request))
                 return await self.wait(name)
         except TimeoutError:
             raise errors.WaitEnded(
@@ -178,7 +180,7 @@ class AsyncRequests:
 
     async def get(self, request_id: str) -> RequestRecord:
         """Return the record of a request; RequestUnknown for an unknown id."""
-        answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
+        answer = await self._call(self._stub.history.GetRequest, pb.GetRequestRequest(request_id=request_id))
         return decode_record(answer.record)
 
     async def list(
@@ -190,7 +192,7 @@ class AsyncRequests:
         found: list[RequestRecord] = []
         while len(found) < limit:
             request.page_size = min(1_000, limit - len(found))
-            answer = await self._call(self._stub.ListRequests, request)
+            answer = await self._call(self._stub.history.ListRequests, request)
             found += map(decode_record, answer.records)
             request.page_token = answer.next_page_token
             if not request.page_token:
@@ -199,7 +201,7 @@ class AsyncRequests:
 
     async def cancel(self, request_id: str) -> RequestRecord:
         """End a request as ERROR "cancelled", unless it has ended. Return its record."""
-        answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
+        answer = await self._call(self._stub.history.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
         return decode_record(answer.record)
 
     async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
@@ -222,7 +224,7 @@ class AsyncRequests:
     async def _watch(self, request_id: str, on_progress: OnProgress) -> None:
         request = pb.WatchProgressRequest(request_id=request_id)
         known = partial(self.get, request_id)
-        async for message in self._connection.stream(self._stub.WatchProgress, request, known):
+        async for message in self._connection.stream(self._stub.history.WatchProgress, request, known):
             progress = decode_progress(message.state, message.progress)
             on_progress(progress)
             if progress.state is RequestState.FINISHED:
@@ -231,9 +233,9 @@ class AsyncRequests:
     async def _first_notification(self, request_id: str) -> Notification:
         # Every connection starts at cursor 0: the topic holds the end of one request, and duplicates do no harm.
         topic = f"HISTORY_READY:{request_id}"
-        request = pb.SubscribeNotificationsRequest(topic=topic)
+        request = pb.WatchNotificationsRequest(topic=topic)
         known = partial(self.get, request_id)
-        async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):
+        async for message in self._connection.stream(self._stub.history.WatchNotifications, request, known):
             notification = decode_notification(topic, message)
             if notification.request_id == request_id:
                 return notification

@@ -23,7 +23,7 @@ from dexorder_common.rpc.history_messages import (
     decode_verification,
     decode_verification_progress,
 )
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as pb
 
 
 class AsyncSeries:
@@ -49,9 +49,11 @@ class AsyncSeries:
         dataset = covered_dataset(period)
         seconds, start_ns, end_ns = read_part(period, since, until, dataset=dataset)
         series = Series(ticker, seconds, dataset)
-        request = pb.GetCoverageRequest(**series.encode(), start_time=start_ns, end_time=end_ns, detail=detail)
+        request = pb.StreamCoverageRequest(**series.encode(), start_ns=start_ns, end_ns=end_ns, detail=detail)
         known, pages = list[CoverageRange](), list[CoveragePage]()
-        async with aclosing(self._connection.answers(self._connection.stub.GetCoverage, request)) as answers:
+        async with aclosing(
+            self._connection.answers(self._connection.stub.coverage.StreamCoverage, request)
+        ) as answers:
             async for answer in answers:
                 known += map(decode_coverage_range, answer.ranges)
                 pages += map(decode_coverage_page, answer.pages)
@@ -86,12 +88,14 @@ class AsyncSeries:
         request = pb.VerifyCoverageRequest(
             ticker=ticker,
             period_seconds=seconds,
-            start_time=start_ns,
-            end_time=end_ns,
+            start_ns=start_ns,
+            end_ns=end_ns,
             repair=repair,
             values=values,
         )
-        async with aclosing(self._connection.answers(self._connection.stub.VerifyCoverage, request)) as answers:
+        async with aclosing(
+            self._connection.answers(self._connection.stub.coverage.VerifyCoverage, request)
+        ) as answers:
             async for answer in answers:
                 if answer.HasField("result"):
                     return decode_verification(Series(ticker, seconds), answer.result)

@@ -22,7 +22,7 @@ from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.client.relayed import RelayedRows, RelaySource
@@ -114,7 +114,7 @@ class AsyncTableRows:
     async def source(self) -> CatalogSource | RelaySource:
         """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
         if self._catalog is None and not catalog_is_set(os.environ):
-            answer = await self._connection.call(self._connection.stub.GetCatalog, pb.GetCatalogRequest())
+            answer = await self._connection.call(self._connection.stub.rows.GetCatalog, pb.GetCatalogRequest())
             if not is_here(answer.properties) or find_spec("pyiceberg") is None:
                 from dexorder.client.relayed import RelaySource
 
@@ -125,7 +125,7 @@ class AsyncTableRows:
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Return the name and pyiceberg properties of the catalog, overridden by the environment."""
-        answer = await self._connection.call(self._connection.stub.GetCatalog, pb.GetCatalogRequest())
+        answer = await self._connection.call(self._connection.stub.rows.GetCatalog, pb.GetCatalogRequest())
         from dexorder.rows.catalog import catalog_properties
 
         return catalog_properties(answer.name, dict(answer.properties))

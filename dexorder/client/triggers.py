@@ -26,7 +26,7 @@ from dexorder_common.rpc.trigger_messages import (
     encode_request,
 )
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 
 ChannelChoice = Channel | Preference | str
 _PAGE = 1_000
@@ -101,7 +101,9 @@ class AsyncTriggers:
         """
         alert = _alert(user_id, priority, channels) if user_id else None
         trigger = Trigger(trigger_id, sql, _tickers(tickers), callback_id, dict(parameters or {}), client_id, alert)
-        answer = await self._connection.call(self._connection.stub.RegisterTrigger, encode_registration(trigger))
+        answer = await self._connection.call(
+            self._connection.stub.trigger.RegisterTrigger, encode_registration(trigger)
+        )
         if answer.status in (_ACK.REGISTERED, _ACK.ALREADY_REGISTERED):
             return bool(answer.status == _ACK.REGISTERED)
         status = _ACK.TriggerStatus.Name(answer.status)
@@ -109,7 +111,9 @@ class AsyncTriggers:
 
     async def remove(self, trigger_id: str) -> None:
         """Remove a trigger; RequestUnknown for an unknown id. Its events are kept."""
-        await self._connection.call(self._connection.stub.DeleteTrigger, pb.DeleteTriggerRequest(trigger_id=trigger_id))
+        await self._connection.call(
+            self._connection.stub.trigger.DeleteTrigger, pb.DeleteTriggerRequest(trigger_id=trigger_id)
+        )
 
     async def list(self, client_id: str = "", *, ticker: str = "") -> list[RegisteredTrigger]:
         """Return the triggers that were not removed, by time of their registration.
@@ -120,7 +124,7 @@ class AsyncTriggers:
         if ticker:
             check_ticker(ticker)
         request = pb.ListTriggersRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
-        pages = self._connection.pages(self._connection.stub.ListTriggers, request)
+        pages = self._connection.pages(self._connection.stub.trigger.ListTriggers, request)
         return [decode_registered(each) async for page in pages for each in page.triggers]
 
     async def events(
@@ -136,9 +140,9 @@ class AsyncTriggers:
         """
         if bool(trigger_id) == bool(callback_id):
             raise RequestRefused("name either a trigger_id or a callback_id")
-        request = pb.SubscribeTriggerEventsRequest(trigger_id=trigger_id, callback_id=callback_id, after_cursor=after)
+        request = pb.WatchTriggerEventsRequest(trigger_id=trigger_id, callback_id=callback_id, after_cursor=after)
         stub = self._connection.stub
-        async with aclosing(self._connection.stream(stub.SubscribeTriggerEvents, request)) as messages:
+        async with aclosing(self._connection.stream(stub.trigger.WatchTriggerEvents, request)) as messages:
             async for each in messages:
                 request.after_cursor = each.cursor
                 yield decode_event(each.event, EventKind(each.kind), each.ticker, each.event_id, each.cursor)
@@ -158,14 +162,12 @@ class AsyncTriggers:
         """
         span = read_exact_range(since, until)
         trigger = Trigger("test", sql, _tickers(tickers), parameters=dict(parameters or {}))
-        request = pb.BacktestTriggerRequest(
-            trigger=encode_request(trigger), start_time=span.start_ns, end_time=span.end_ns
-        )
+        request = pb.BacktestTriggerRequest(trigger=encode_request(trigger), start_ns=span.start_ns, end_ns=span.end_ns)
         events: list[TriggerEvent] = []
         markets: list[BacktestMarket] = []
         period = 0
         stub = self._connection.stub
-        async with aclosing(self._connection.answers(stub.BacktestTrigger, request)) as answers:
+        async with aclosing(self._connection.answers(stub.trigger.BacktestTrigger, request)) as answers:
             async for answer in answers:
                 events += [decode_event(each.event, ticker=each.ticker) for each in answer.events]
                 markets += [BacktestMarket(m.ticker, m.rows, m.firings, m.suspended) for m in answer.markets]

@@ -69,7 +69,7 @@ class AsyncUdfs:
             with refused():
                 udf.check()
         message = pb.Udf(name=udf) if isinstance(udf, str) else encode_definition(udf)
-        request = pb.StartUdfRequest(udf=message, anew=anew)
+        request = pb.StartUdfRequest(udf=message, reset_state=anew)
         answer: Any = await self._connection.call(self._connection.udfs.StartUdf, request)
         return int(answer.generation)
 
@@ -80,7 +80,7 @@ class AsyncUdfs:
     async def logs(self, name: str, *, after: int = 0) -> list[UdfLine]:
         """Return the last lines that a UDF has written to stderr, after the line of a number."""
         answer: Any = await self._connection.call(
-            self._connection.udfs.UdfLogs, pb.UdfLogsRequest(name=name, after=after)
+            self._connection.udfs.ListUdfLogs, pb.ListUdfLogsRequest(name=name, after=after)
         )
         return [UdfLine(each.number, each.time, each.text) for each in answer.lines]
 

@@ -100,7 +100,7 @@ async def follow(
     address: str,
     token: Callable[[], str],
     cursor: pb.Cursor | None,
-    handle: Callable[[pb.SubscribeResponse, pb.Cursor], bool],
+    handle: Callable[[pb.WatchEventsResponse, pb.Cursor], bool],
     *,
     client_name: str,
     receive: bool,
@@ -124,14 +124,14 @@ async def follow(
         try:
             async with _channel(address, token()) as channel:
                 stub: Any = rpc.EventServiceStub(channel)
-                async for message in stub.Subscribe(pb.SubscribeRequest(cursor=cursor, client_name=client_name)):
+                async for message in stub.WatchEvents(pb.WatchEventsRequest(cursor=cursor, client_name=client_name)):
                     cursor = _cursor_after(message, cursor)
                     opened = True
                     pause = FIRST_PAUSE_SECONDS
                     more = handle(message, cursor)
                     if receive and message.event.sequence:
-                        ack = pb.AckRequest(place=cursor, kind=pb.ACK_KIND_RECEIVED)
-                        await stub.Ack(ack, timeout=CALL_SECONDS)
+                        ack = pb.AckEventRequest(cursor=cursor, kind=pb.ACK_KIND_RECEIVED)
+                        await stub.AckEvent(ack, timeout=CALL_SECONDS)
                     if not more:
                         return
                 on_note("the session has ended")
@@ -146,7 +146,7 @@ async def follow(
         pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
-def _cursor_after(message: pb.SubscribeResponse, cursor: pb.Cursor | None) -> pb.Cursor:
+def _cursor_after(message: pb.WatchEventsResponse, cursor: pb.Cursor | None) -> pb.Cursor:
     """Return the cursor after a message; an event of the fast path has no sequence and leaves the cursor as it is."""
     if message.HasField("opened"):
         return message.opened.cursor

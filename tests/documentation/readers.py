@@ -97,7 +97,7 @@ def trace(text: str, folder: Path) -> None:
     drawn = {re.split(r" {2,}", re.sub(r"^[│├└─ ]+", "", line))[0] for line in text.splitlines()}
     made = {path[-1].partition(": ")[2].removeprefix("dexorder.relay.v1.") for path in TREE}
     assert drawn <= made, drawn - made
-    assert made - drawn == {"RelayService/GetRequest", "RelayService/GetCatalog"}
+    assert made - drawn == {"HistoryService/GetRequest", "RowsService/GetCatalog"}
 
 
 def udfs(text: str, folder: Path) -> None:

@@ -66,8 +66,8 @@ class PipelineRelay(rpc.PipelineServiceServicer):
     def ListNamedSnapshots(self, request: pb.ListNamedSnapshotsRequest, context: Any) -> pb.ListNamedSnapshotsResponse:
         return pb.ListNamedSnapshotsResponse()
 
-    def FollowTriggers(self, request: pb.FollowTriggersRequest, context: Any) -> Iterator[pb.FollowTriggersResponse]:
-        yield pb.FollowTriggersResponse()  # there are none
+    def WatchTriggers(self, request: pb.WatchTriggersRequest, context: Any) -> Iterator[pb.WatchTriggersResponse]:
+        yield pb.WatchTriggersResponse()  # there are none
 
     def ReportTriggerEvents(
         self, request: pb.ReportTriggerEventsRequest, context: Any

@@ -12,10 +12,13 @@ from typing import Any
 import grpc
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2, triggers_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as triggers_pb2
 from tests.fakes.candle_table import HOURS, START
+from tests.fakes.relay_servicer import RelayServicer, add_relay_services
 
 Notify = ingest_pb2.HistoryReadyNotification
 
@@ -37,18 +40,18 @@ class FakeRelay:
         stuck_tickers: Requests of these do not end.
         ends_of: The record at the end for requests of these tickers, instead of ``ends``.
         refuse_tickers: Tickers that are answered INVALID, with the sentence.
-        markets: What ListMarkets answers by exchange.
-        coverage: What GetCoverage answers, one after the other.
+        markets: What ListInstruments answers by exchange.
+        coverage: What StreamCoverage answers, one after the other.
         verified: What VerifyCoverage answers, one after the other.
         asked: What else was asked of the relay than requests.
         subscriptions: Realtime subscriptions by id; None for one that was stopped.
         jobs: What ListRealtime answers beside them.
-        live: What StreamMarketData answers, one list for each stream that is opened; then nothing more comes.
+        live: What WatchMarketData answers, one list for each stream that is opened; then nothing more comes.
         realtime_page: Subscriptions in a page of ListRealtime.
     """
 
     properties: dict[str, str]
-    ends: pb.RequestRecord
+    ends: history_pb.RequestRecord
     refuse: str = ""
     token: str = ""
     no_room: int = 0
@@ -58,30 +61,30 @@ class FakeRelay:
     silent: bool = False
     stuck: bool = False
     stuck_tickers: set[str] = field(default_factory=set)
-    ends_of: dict[str, pb.RequestRecord] = field(default_factory=dict)
+    ends_of: dict[str, history_pb.RequestRecord] = field(default_factory=dict)
     refuse_tickers: dict[str, str] = field(default_factory=dict)
-    markets: dict[str, pb.ListMarketsResponse] = field(default_factory=dict)
-    coverage: list[pb.GetCoverageResponse] = field(default_factory=list)
-    verified: list[pb.VerifyCoverageResponse] = field(default_factory=list)
+    markets: dict[str, history_pb.ListInstrumentsResponse] = field(default_factory=dict)
+    coverage: list[coverage_pb.StreamCoverageResponse] = field(default_factory=list)
+    verified: list[coverage_pb.VerifyCoverageResponse] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
     subscriptions: dict[str, realtime_pb2.RealtimeSubscription | None] = field(default_factory=dict)
     jobs: list[realtime_pb2.RealtimeJob] = field(default_factory=list)
-    live: list[list[realtime_pb2.StreamMarketDataResponse]] = field(default_factory=list)
+    live: list[list[realtime_pb2.WatchMarketDataResponse]] = field(default_factory=list)
     realtime_page: int = 1_000
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
     name: str = "dexorder"
 
-    def record(self, request_id: str) -> pb.RequestRecord | None:
+    def record(self, request_id: str) -> history_pb.RequestRecord | None:
         for request in self.submitted:
             if request.request_id == request_id:
-                record = pb.RequestRecord()
+                record = history_pb.RequestRecord()
                 record.CopyFrom(self.ends_of.get(request.ticker, self.ends))
                 record.request.CopyFrom(request)
                 record.notification_topic = f"HISTORY_READY:{request_id}"
                 if self.held(request.ticker):
-                    record.state = pb.REQUEST_STATE_RUNNING
+                    record.state = history_pb.REQUEST_STATE_RUNNING
                     record.ClearField("status")
                 return record
         return None
@@ -90,7 +93,7 @@ class FakeRelay:
         return self.stuck or ticker in self.stuck_tickers
 
 
-class _Servicer(rpc.RelayServiceServicer):
+class _Servicer(RelayServicer):
     def __init__(self, fake: FakeRelay) -> None:
         self.fake = fake
 
@@ -101,7 +104,7 @@ class _Servicer(rpc.RelayServiceServicer):
             self.fake.unavailable -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
 
-    async def _record(self, request_id: str, context: Any) -> pb.RequestRecord:
+    async def _record(self, request_id: str, context: Any) -> history_pb.RequestRecord:
         record = self.fake.record(request_id)
         if record is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"request_id {request_id!r} is unknown")
@@ -131,7 +134,7 @@ class _Servicer(rpc.RelayServiceServicer):
 
     async def GetRequest(self, request: Any, context: Any) -> Any:
         await self._gate(context)
-        return pb.GetRequestResponse(record=await self._record(request.request_id, context))
+        return history_pb.GetRequestResponse(record=await self._record(request.request_id, context))
 
     async def ListRequests(self, request: Any, context: Any) -> Any:
         found = [await self._record(r.request_id, context) for r in reversed(self.fake.submitted)]
@@ -143,21 +146,21 @@ class _Servicer(rpc.RelayServiceServicer):
         first = int(request.page_token or 0)
         chosen = found[first : first + request.page_size]
         more = first + len(chosen) < len(found)
-        return pb.ListRequestsResponse(records=chosen, next_page_token=str(first + len(chosen)) if more else "")
+        return history_pb.ListRequestsResponse(records=chosen, next_page_token=str(first + len(chosen)) if more else "")
 
     async def CancelRequest(self, request: Any, context: Any) -> Any:
         self.fake.cancelled.append(request.request_id)
-        return pb.CancelRequestResponse(record=await self._record(request.request_id, context))
+        return history_pb.CancelRequestResponse(record=await self._record(request.request_id, context))
 
     async def GetCatalog(self, request: Any, context: Any) -> Any:
-        return pb.GetCatalogResponse(name=self.fake.name, properties=self.fake.properties)
+        return rows_pb.GetCatalogResponse(name=self.fake.name, properties=self.fake.properties)
 
-    async def ListMarkets(self, request: Any, context: Any) -> Any:
+    async def ListInstruments(self, request: Any, context: Any) -> Any:
         if request.exchange not in self.fake.markets:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no ingestor has reported markets of {request.exchange!r}")
         return self.fake.markets[request.exchange]
 
-    async def GetCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def StreamCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._gate(context)
         self.fake.asked.append(request)
         for answer in self.fake.coverage:
@@ -169,7 +172,7 @@ class _Servicer(rpc.RelayServiceServicer):
         for answer in self.fake.verified:
             yield answer
 
-    def FetchOhlc(self, request: Any, context: Any) -> Any:
+    def StreamOhlc(self, request: Any, context: Any) -> Any:
         raise NotImplementedError("our clients read from Iceberg")
 
     async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
@@ -177,13 +180,13 @@ class _Servicer(rpc.RelayServiceServicer):
         record = await self._record(request.request_id, context)
         expected = record.progress.expected_periods
         for settled in (0, expected // 2):
-            progress = pb.Progress(expected_periods=expected, settled_periods=settled, expected_pages=2, jobs=1)
-            yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_RUNNING, progress=progress)
+            progress = history_pb.Progress(expected_periods=expected, settled_periods=settled, expected_pages=2, jobs=1)
+            yield history_pb.WatchProgressResponse(state=history_pb.REQUEST_STATE_RUNNING, progress=progress)
         if self.fake.held(record.request.ticker):
             await asyncio.Event().wait()
-        yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_FINISHED, progress=record.progress)
+        yield history_pb.WatchProgressResponse(state=history_pb.REQUEST_STATE_FINISHED, progress=record.progress)
 
-    async def SubscribeNotifications(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def WatchNotifications(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._break(context)
         kind, _, request_id = request.topic.partition(":")
         record = self.fake.record(request_id)
@@ -199,7 +202,7 @@ class _Servicer(rpc.RelayServiceServicer):
             iceberg_table="ohlc",
             row_count=record.row_count,
         )
-        yield pb.SubscribeNotificationsResponse(cursor=7, notification=note)
+        yield history_pb.WatchNotificationsResponse(cursor=7, notification=note)
         await asyncio.Event().wait()
 
     async def StartRealtime(self, request: Any, context: Any) -> Any:
@@ -223,7 +226,7 @@ class _Servicer(rpc.RelayServiceServicer):
     async def ListRealtime(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         found = [
-            realtime_pb2.StartedSubscription(subscription=each, started_at=START)
+            realtime_pb2.StartedSubscription(subscription=each, started_ns=START)
             for each in self.fake.subscriptions.values()
             if each and request.client_id in ("", each.client_id) and request.ticker in ("", each.ticker)
         ]
@@ -249,7 +252,7 @@ class _Servicer(rpc.RelayServiceServicer):
         )
         return await self.SubmitHistorical(submitted, context)
 
-    async def StreamMarketData(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def WatchMarketData(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._break(context)
         self.fake.asked.append(request)
         for answer in self.fake.live.pop(0) if self.fake.live else ():
@@ -267,11 +270,16 @@ class _Servicer(rpc.RelayServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
 
 
-def ended(status: Any, *, rows: int = 0, snapshot: int | None = None, **more: Any) -> pb.RequestRecord:
+def ended(status: Any, *, rows: int = 0, snapshot: int | None = None, **more: Any) -> history_pb.RequestRecord:
     """Return a finished record; the fake adds the request."""
-    progress = pb.Progress(expected_periods=HOURS, settled_periods=HOURS, candles=rows, jobs=1, finished_jobs=1)
-    return pb.RequestRecord(
-        state=pb.REQUEST_STATE_FINISHED, status=status, row_count=rows, snapshot_id=snapshot, progress=progress, **more
+    progress = history_pb.Progress(expected_periods=HOURS, settled_periods=HOURS, candles=rows, jobs=1, finished_jobs=1)
+    return history_pb.RequestRecord(
+        state=history_pb.REQUEST_STATE_FINISHED,
+        status=status,
+        row_count=rows,
+        snapshot_id=snapshot,
+        progress=progress,
+        **more,
     )
 
 
@@ -284,7 +292,7 @@ def serving(relay: FakeRelay) -> Iterator[None]:
 
     async def start() -> grpc.aio.Server:
         server = grpc.aio.server()
-        rpc.add_RelayServiceServicer_to_server(_Servicer(relay), server)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+        add_relay_services(server, _Servicer(relay))  # type: ignore[abstract]  # the others: UNIMPLEMENTED
         relay.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         return server

@@ -37,11 +37,11 @@ class MadeTrade(NamedTuple):
     def message(self, **changes: Any) -> pb.Trade:
         given: dict[str, Any] = {
             "trade_id": f"t{self.number}",
-            "time": self.time_ns,
+            "time_ns": self.time_ns,
             "price": self.price,
             "amount": self.amount,
             "side": (pb.Trade.SIDE_BUY, pb.Trade.SIDE_SELL, pb.Trade.SIDE_UNSPECIFIED)[self.number % 3],
-            "received_at": self.time_ns + SECOND_NS,
+            "received_ns": self.time_ns + SECOND_NS,
         }
         return pb.Trade(**(given | changes))
 
@@ -81,7 +81,7 @@ def snapshots_head(at_s: int = 0, *, job: int = 1, page: int = 0, kind: Kind = K
 
 
 def snapshot(symbol: str, at_s: int = 0, **values: float) -> pb.TickerSnapshot:
-    return pb.TickerSnapshot(ticker=f"{symbol}.{VENUE}", time=second(at_s), **values)  # type: ignore[arg-type]
+    return pb.TickerSnapshot(ticker=f"{symbol}.{VENUE}", time_ns=second(at_s), **values)  # type: ignore[arg-type]
 
 
 def snapshots_record(head: PageHeaders, snapshots: Iterable[pb.TickerSnapshot]) -> Record:

@@ -59,7 +59,7 @@ class TriggerRelay(PipelineRelay):
             request = ingest.CEPTriggerRequest(
                 trigger_id=trigger_id, sql_pattern=sql, tickers=tickers, parameters=parameters
             )
-            self.changes.append(pb.TriggerChange(registration=number, trigger=request, registered_at=START_NS))
+            self.changes.append(pb.TriggerChange(registration=number, trigger=request, registered_ns=START_NS))
             self._changed.notify_all()
         return number
 
@@ -68,13 +68,13 @@ class TriggerRelay(PipelineRelay):
             self.changes.append(pb.TriggerChange(registration=registration))
             self._changed.notify_all()
 
-    def FollowTriggers(self, request: pb.FollowTriggersRequest, context: Any) -> Iterator[pb.FollowTriggersResponse]:
+    def WatchTriggers(self, request: pb.WatchTriggersRequest, context: Any) -> Iterator[pb.WatchTriggersResponse]:
         after = request.after_change
         while context.is_active():
             with self._changed:
                 found = self.changes[after:]
                 after = len(self.changes)
-            yield pb.FollowTriggersResponse(changes=found, change=after)
+            yield pb.WatchTriggersResponse(changes=found, change=after)
             with self._changed:
                 self._changed.wait_for(lambda after=after: len(self.changes) > after, timeout=1)  # type: ignore[misc]
 

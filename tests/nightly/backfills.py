@@ -11,8 +11,8 @@ import pyarrow as pa
 from dexorder_common.model.history import RequestState, RequestStatus
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.runner import Loop
 from tests.rig.oracle import assert_equal, minutes, oracle
 from tests.rig.processes import until
@@ -120,7 +120,7 @@ def submit(suite: Suite, request: ingest_pb2.SubmitHistoricalRequest, seconds: f
     while True:
         try:
             with open_sync_channel(suite.relay) as channel:
-                answer = rpc.RelayServiceStub(channel).SubmitHistorical(request, timeout=10)
+                answer = BlockingRelayStubs(channel).history.SubmitHistorical(request, timeout=10)
             assert answer.status != ingest_pb2.SubmitResponse.INVALID, answer.error_message
             return
         except grpc.RpcError:

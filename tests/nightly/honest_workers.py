@@ -22,13 +22,14 @@ import zmq.asyncio
 from dexorder_common.messaging.frames import decode_work, encode_work
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 
 JOBS, JOB_PERIODS = 100, 10
 AT_ONCE = 3
@@ -40,7 +41,7 @@ class Honest:
     """Ingestors with one slot for each socket; all share the channel."""
 
     def __init__(self, channel: Any, broker: str, pause_seconds: float) -> None:
-        self.relay = rrpc.RelayServiceStub(channel)
+        self.relay = RelayStubs(channel)
         self.pages = irpc.IngestorServiceStub(channel)
         self.pipeline = prpc.PipelineServiceStub(channel)
         self.broker = broker
@@ -69,12 +70,12 @@ class Honest:
                 await asyncio.sleep(self.pause_seconds)
 
     async def page(self, job: Any) -> None:
-        span = rpb.TimeRange(start_time=job.historical.start_time, end_time=job.historical.end_time)
+        span = common_pb.TimeRange(start_ns=job.historical.start_time, end_ns=job.historical.end_time)
         answer = await self.pages.ReportPage(
             ipb.ReportPageRequest(
                 job_id=job.job_id,
-                start_time=span.start_time,
-                end_time=span.end_time,
+                start_ns=span.start_ns,
+                end_ns=span.end_ns,
                 candles=0,
                 empty=[span],
             ),
@@ -85,13 +86,13 @@ class Honest:
 
     async def commit(self, job: Any) -> None:
         """Commit pages as the pipeline does."""
-        span = rpb.TimeRange(start_time=job.historical.start_time, end_time=job.historical.end_time)
+        span = common_pb.TimeRange(start_ns=job.historical.start_time, end_ns=job.historical.end_time)
         page = ppb.PageResult(
             job_id=job.job_id,
             ticker=job.ticker,
             period_seconds=60,
-            start_time=span.start_time,
-            end_time=span.end_time,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
             empty=[span],
         )
         final = ppb.FinalResult(job_id=job.job_id, status=pb.DataResponse.OK)
@@ -108,10 +109,14 @@ class Honest:
                 start_time=FIRST_NS + number * step_ns,
                 end_time=FIRST_NS + (number + 1) * step_ns,
             )
-            await self.relay.SubmitHistorical(asked, timeout=STUCK_SECONDS)
-            async for _ in self.relay.WatchProgress(rpb.WatchProgressRequest(request_id=asked.request_id)):
+            await self.relay.history.SubmitHistorical(asked, timeout=STUCK_SECONDS)
+            async for _ in self.relay.history.WatchProgress(
+                history_pb.WatchProgressRequest(request_id=asked.request_id)
+            ):
                 pass
-            record = (await self.relay.GetRequest(rpb.GetRequestRequest(request_id=asked.request_id))).record
+            record = (
+                await self.relay.history.GetRequest(history_pb.GetRequestRequest(request_id=asked.request_id))
+            ).record
             self.ended += 1
             done = (record.status, record.progress.finished_jobs, record.empty_periods)
             if done != (pb.HistoryReadyNotification.NOT_FOUND, JOBS, JOBS * JOB_PERIODS):

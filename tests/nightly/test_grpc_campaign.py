@@ -21,7 +21,10 @@ import pytest
 
 from dexorder_common.model.datasets import CANDLES
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from dexorder_protos.source.v1 import source_pb2 as source
 from tests.nightly.broker_fuzz import mutated
@@ -34,28 +37,28 @@ CALLERS = 16
 CALL_SECONDS, STREAM_SECONDS = 20.0, 0.05
 SPAN = minutes(0, 10)
 TIME: dict[str, Any] = {"start_time": SPAN.start_ns, "end_time": SPAN.end_ns}
-RANGE = relay_service_pb2.TimeRange(**TIME)
+RANGE = common_pb.TimeRange(**TIME)
 OURS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DATA_LOSS}
 """Codes that would be a fault of the server here; and INTERNAL, where it is not one that the protocol asks for."""
 UNEXPECTED = "internal error"
 RELAY = "/dexorder.relay.v1."
 METHODS: dict[str, tuple[str, Any]] = {
-    RELAY + "RelayService/SubmitHistorical": (
+    RELAY + "HistoryService/SubmitHistorical": (
         "relay",
         ingest_pb2.SubmitHistoricalRequest(
             request_id="r", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, client_id="c", **TIME
         ),
     ),
-    RELAY + "RelayService/GetRequest": ("relay", relay_service_pb2.GetRequestRequest(request_id="r")),
-    RELAY + "RelayService/ListRequests": (
+    RELAY + "HistoryService/GetRequest": ("relay", history_pb.GetRequestRequest(request_id="r")),
+    RELAY + "HistoryService/ListRequests": (
         "relay",
-        relay_service_pb2.ListRequestsRequest(
-            client_id="c", state=relay_service_pb2.REQUEST_STATE_QUEUED, page_size=5, page_token="9"
+        history_pb.ListRequestsRequest(
+            client_id="c", state=history_pb.REQUEST_STATE_QUEUED, page_size=5, page_token="9"
         ),
     ),
-    RELAY + "RelayService/CancelRequest": ("relay", relay_service_pb2.CancelRequestRequest(request_id="x")),
-    RELAY + "RelayService/ListMarkets": ("relay", relay_service_pb2.ListMarketsRequest(exchange="SIM")),
-    RELAY + "RelayService/GetCatalog": ("relay", relay_service_pb2.GetCatalogRequest()),
+    RELAY + "HistoryService/CancelRequest": ("relay", history_pb.CancelRequestRequest(request_id="x")),
+    RELAY + "HistoryService/ListInstruments": ("relay", history_pb.ListInstrumentsRequest(exchange="SIM")),
+    RELAY + "RowsService/GetCatalog": ("relay", rows_pb.GetCatalogRequest()),
     RELAY + "IngestorService/ReportPage": (
         "relay",
         ingestor_service_pb2.ReportPageRequest(job_id="j", candles=10, empty=[RANGE], **TIME),
@@ -63,13 +66,13 @@ METHODS: dict[str, tuple[str, Any]] = {
     RELAY + "IngestorService/ReportDelay": (
         "relay",
         ingestor_service_pb2.ReportDelayRequest(
-            job_id="j", delay=relay_service_pb2.Delay(reason="no answer", retries=2, next_attempt=1, banned_until=2)
+            job_id="j", delay=history_pb.Delay(reason="no answer", retries=2, next_attempt_ns=1, banned_until_ns=2)
         ),
     ),
-    RELAY + "IngestorService/ReportMarkets": (
+    RELAY + "IngestorService/ReportInstruments": (
         "relay",
-        ingestor_service_pb2.ReportMarketsRequest(
-            exchange="SIM", fetched_at=1, markets=[relay_service_pb2.Market(ticker="BTC/USDT.SIM", active=True)]
+        ingestor_service_pb2.ReportInstrumentsRequest(
+            exchange="SIM", fetched_ns=1, markets=[history_pb.Instrument(ticker="BTC/USDT.SIM", active=True)]
         ),
     ),
     RELAY + "PipelineService/ReportJobs": (
@@ -117,17 +120,17 @@ QUESTIONS: dict[str, tuple[str, Any]] = {
     ),
 }
 STREAMS: dict[str, tuple[str, Any]] = {
-    RELAY + "RelayService/WatchProgress": ("relay", relay_service_pb2.WatchProgressRequest(request_id="r")),
-    RELAY + "RelayService/SubscribeNotifications": (
+    RELAY + "HistoryService/WatchProgress": ("relay", history_pb.WatchProgressRequest(request_id="r")),
+    RELAY + "HistoryService/WatchNotifications": (
         "relay",
-        relay_service_pb2.SubscribeNotificationsRequest(topic="HISTORY_READY:r", after_cursor=3),
+        history_pb.WatchNotificationsRequest(topic="HISTORY_READY:r", after_cursor=3),
     ),
-    RELAY + "RelayService/FetchOhlc": (
+    RELAY + "HistoryService/StreamOhlc": (
         "relay",
         ingest_pb2.OHLCRequest(request_id="f", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, **TIME),
     ),
 }
-PING = RELAY + "RelayService/GetCatalog"
+PING = RELAY + "RowsService/GetCatalog"
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(len(METHODS) * MESSAGES // 100 + 900)]
 
 

@@ -21,9 +21,9 @@ import grpc
 import pytest
 
 from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.nightly.backfills import historical
 from tests.rig.oracle import minutes
 from tests.rig.processes import ForkedService, free_ports
@@ -75,14 +75,14 @@ class Campaign:
         with ForkedService("dexorder_relay", self.folder, self._environment) as process:
             await asyncio.to_thread(process.listening, address)  # a channel that was refused would wait for its backoff
             async with open_channel(address) as channel:
-                yield process, rpc.RelayServiceStub(channel)
+                yield process, RelayStubs(channel)
 
     async def _all_are_there(self, stub: Any) -> None:
         free = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
         async def ask(request_id: str, topic: str) -> None:
             async with free:
-                answer = await stub.GetRequest(pb.GetRequestRequest(request_id=request_id), timeout=60)
+                answer = await stub.history.GetRequest(pb.GetRequestRequest(request_id=request_id), timeout=60)
             assert answer.record.notification_topic == topic, "forgotten or changed"
 
         async with asyncio.TaskGroup() as group:
@@ -92,7 +92,7 @@ class Campaign:
     async def _ask_again(self, stub: Any) -> None:
         """Submit requests without an answer again: each is new or was accepted, and is never refused."""
         for request_id, request in self.unanswered.items():
-            answer = await stub.SubmitHistorical(request, timeout=60)
+            answer = await stub.history.SubmitHistorical(request, timeout=60)
             assert answer.status in (SubmitResponse.QUEUED, SubmitResponse.DUPLICATE), answer
             self.acknowledged[request_id] = answer.notification_topic
         self.unanswered.clear()
@@ -107,7 +107,7 @@ class Campaign:
                 request_id = f"q-{number}"
                 self.unanswered[request_id] = request = historical(request_id, "BTC/USDT", minutes(number * 60, 60))
                 try:
-                    answer = await stub.SubmitHistorical(request, timeout=60)
+                    answer = await stub.history.SubmitHistorical(request, timeout=60)
                 except grpc.aio.AioRpcError as error:
                     assert error.code() is grpc.StatusCode.UNAVAILABLE, error
                     return
@@ -130,7 +130,9 @@ class Campaign:
         listed: list[str] = []
         token = ""
         while True:
-            answer = await stub.ListRequests(pb.ListRequestsRequest(page_size=1_000, page_token=token), timeout=60)
+            answer = await stub.history.ListRequests(
+                pb.ListRequestsRequest(page_size=1_000, page_token=token), timeout=60
+            )
             listed += [record.request.request_id for record in answer.records]
             token = answer.next_page_token
             if not token:

@@ -19,8 +19,8 @@ import pytest
 
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.backfills import FIRST_MINUTE, UNUSED_MINUTE, historical
 from tests.rig.oracle import assert_equal, minutes, oracle
 from tests.rig.processes import until
@@ -81,7 +81,7 @@ def submit_from_all(suite: Suite, symbol: str, *, first_minute: int, candles: in
     assert_equal(suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
     other = historical(request_id, symbol, minutes(first_minute, candles + 1))
     with open_sync_channel(suite.relay) as channel:
-        answer = rpc.RelayServiceStub(channel).SubmitHistorical(other, timeout=30)
+        answer = BlockingRelayStubs(channel).history.SubmitHistorical(other, timeout=30)
     assert answer.status == ingest_pb2.SubmitResponse.INVALID, answer
     assert request_id in answer.error_message
     return Seen(statuses["QUEUED"], statuses["DUPLICATE"], lost, record.progress.jobs, pages, calls)
@@ -93,10 +93,10 @@ def submit_again_and_again(relay: str, message: bytes, times: int) -> tuple[Answ
     answers, lost = Answers(), 0
     while answers.total() < times:
         with open_sync_channel(relay) as channel:
-            stub = rpc.RelayServiceStub(channel)
+            stub = BlockingRelayStubs(channel)
             try:
                 while answers.total() < times:
-                    answer = stub.SubmitHistorical(request, timeout=10)
+                    answer = stub.history.SubmitHistorical(request, timeout=10)
                     name = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
                     answers[name, answer.notification_topic] += 1
             except grpc.RpcError:

@@ -161,7 +161,7 @@ def second_ingestor(suite: Suite) -> Iterator[Second]:
 def report_page(suite: Suite, job: Unacked) -> bool:
     """Report a page that nobody has settled; return whether the dispatch is current."""
     request = ingestor_pb.ReportPageRequest(
-        job_id=job.job_id, start_time=job.end_ns - 60 * 10**9, end_time=job.end_ns, candles=1
+        job_id=job.job_id, start_ns=job.end_ns - 60 * 10**9, end_ns=job.end_ns, candles=1
     )
     with open_sync_channel(suite.relay) as channel:
         return bool(ingestor_rpc.IngestorServiceStub(channel).ReportPage(request, timeout=10).current)

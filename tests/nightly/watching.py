@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dexorder.supervisor.orphan_guard import session_members
 from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.nightly.runner import Loop, resident_bytes
 from tests.rig.suite import Suite
 
@@ -93,10 +93,10 @@ class Listener(Loop):
 
     def step(self) -> None:
         self.pause()
-        request = pb.SubscribeNotificationsRequest(topic=self._topic, after_cursor=self._cursor)
+        request = pb.WatchNotificationsRequest(topic=self._topic, after_cursor=self._cursor)
         with suppress(grpc.RpcError), open_sync_channel(self._suite.relay) as channel:
             # cut every few seconds, so that the end of the campaign and each resume are both met
-            for item in rpc.RelayServiceStub(channel).SubscribeNotifications(request, timeout=5):
+            for item in BlockingRelayStubs(channel).history.WatchNotifications(request, timeout=5):
                 note = item.notification
                 status = ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(note.status)
                 self.statuses[note.request_id].add(status)

@@ -28,9 +28,9 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso_microseconds
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.history_messages import decode_record
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.paths import ROOT
 from tests.rig.processes import free_block, metric_at, until
 
@@ -106,7 +106,7 @@ class Suite:
         """Return a request's record over a new connection, in one attempt; None if the relay does not answer."""
         try:
             with open_sync_channel(self.relay) as channel:
-                answer = rpc.RelayServiceStub(channel).GetRequest(
+                answer = BlockingRelayStubs(channel).history.GetRequest(
                     pb.GetRequestRequest(request_id=request_id), timeout=5
                 )
         except grpc.RpcError as error:
@@ -140,8 +140,8 @@ class Suite:
         """Return the distinct statuses that were announced for the request within so many seconds."""
         seen: set[str] = set()
         with open_sync_channel(self.relay) as channel:
-            stream = rpc.RelayServiceStub(channel).SubscribeNotifications(
-                pb.SubscribeNotificationsRequest(topic=f"HISTORY_READY:{request_id}"), timeout=seconds
+            stream = BlockingRelayStubs(channel).history.WatchNotifications(
+                pb.WatchNotificationsRequest(topic=f"HISTORY_READY:{request_id}"), timeout=seconds
             )
             try:
                 for item in stream:

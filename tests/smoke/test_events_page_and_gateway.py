@@ -51,14 +51,14 @@ async def test_kill_loses_and_repeats_nothing_on_the_page(
             await page.until(f"{KEYS}.length >= {len(expected)}")
             for each in (shown, racing, waiting, later):
                 record = await rig.until_status(name, each.event_id, given.DELIVERED)
-                assert record.delivered_via == given.WEB and not record.seen_at
+                assert record.delivered_via == given.WEB and not record.seen_ms
             assert await page.evaluate(KEYS) == expected
             received = [json.loads(said)["ack"]["place"] for said in page.sent if "ACK_KIND_RECEIVED" in said]
             assert len({place["sequence"] for place in received}) == len(expected)
 
             async def seen() -> bool:
                 record = await rig.record(name, "later")
-                return record is not None and record.seen_at > 0
+                return record is not None and record.seen_ms > 0
 
             await page.click(".card .seen-button")
             await until(seen)

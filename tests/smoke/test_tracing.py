@@ -15,7 +15,7 @@ from tests.smoke.test_kills import start_history
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 
-RELAY = "dexorder.relay.v1.RelayService"
+RELAY, ROWS = "dexorder.relay.v1.HistoryService", "dexorder.relay.v1.RowsService"
 CLIENT = ("cli: dexorder.history", f"cli: {RELAY}/SubmitHistorical")
 REQUEST = (*CLIENT, "relay: history request")
 READ = (CLIENT[0], "cli: read trading.ohlc")
@@ -39,15 +39,15 @@ TREE = {
     (*REQUEST, "relay: decide outcome"),
     *(
         path
-        for name in ("WatchProgress", "SubscribeNotifications", "GetRequest")
+        for name in ("WatchProgress", "WatchNotifications", "GetRequest")
         for path in (
             (CLIENT[0], f"cli: {RELAY}/{name}"),
             (CLIENT[0], f"cli: {RELAY}/{name}", f"relay: {RELAY}/{name}"),
         )
     ),
     READ,
-    (*READ, f"cli: {RELAY}/GetCatalog"),
-    (*READ, f"cli: {RELAY}/GetCatalog", f"relay: {RELAY}/GetCatalog"),
+    (*READ, f"cli: {ROWS}/GetCatalog"),
+    (*READ, f"cli: {ROWS}/GetCatalog", f"relay: {RELAY}/GetCatalog"),
 }
 """From the client to the exchange, Kafka, Iceberg and the notification; each with the parts and spans above it."""
 

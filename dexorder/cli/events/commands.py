@@ -73,7 +73,7 @@ def tail(
     """Print events until ``count`` have been printed; without ``count``, until Ctrl-C."""
     err, shown = output.stderr(), 0
 
-    def handle(message: pb.SubscribeResponse, place: pb.Cursor) -> bool:
+    def handle(message: pb.WatchEventsResponse, place: pb.Cursor) -> bool:
         nonlocal shown
         if message.HasField("reset"):
             err.print("the cursor is unknown to the gateway or too old; all kept events follow")

@@ -66,20 +66,20 @@ def record_json(record: pb.EventRecord) -> dict[str, Any]:
     return {
         "container": record.container,
         "event": event_json(record.event),
-        "accepted_at": record.accepted_at,
+        "accepted_at": record.accepted_ms,
         "status": _status(record.status),
         "delivered_via": _via(record) or None,
         "error_message": record.error_message,
-        "completed_at": record.completed_at or None,
-        "seen_at": record.seen_at or None,
+        "completed_at": record.completed_ms or None,
+        "seen_at": record.seen_ms or None,
         "attempts": [
             {
                 "number": each.number,
                 "channel": _channel(each.channel),
-                "started_at": each.started_at,
-                "ended_at": each.ended_at or None,
+                "started_at": each.started_ms,
+                "ended_at": each.ended_ms or None,
                 "outcome": each.outcome,
-                "retry_at": each.retry_at or None,
+                "retry_at": each.retry_ms or None,
             }
             for each in record.attempts
         ],
@@ -90,7 +90,7 @@ def record_cells(record: pb.EventRecord) -> tuple[str, ...]:
     """Return a record as the cells of a row of `list`."""
     event = record.event
     cells = (
-        _time(record.accepted_at),
+        _time(record.accepted_ms),
         event.user_id,
         record.container,
         event.event_id,
@@ -114,17 +114,17 @@ def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
         ("priority", _priority(event)),
         ("channels", ", ".join(map(_preference, event.delivery.channels)) or "user's"),
         ("happened", _time(event.timestamp)),
-        ("accepted", _time(record.accepted_at)),
+        ("accepted", _time(record.accepted_ms)),
         ("status", _status(record.status) + (f" via {_via(record)}" if _via(record) else "")),
         ("error", record.error_message or "-"),
-        ("completed", _time(record.completed_at)),
-        ("seen", _time(record.seen_at)),
+        ("completed", _time(record.completed_ms)),
+        ("seen", _time(record.seen_ms)),
         ("payload", event.payload.decode(errors="replace")),
     ]
     for each in record.attempts:
-        after = f" after {each.ended_at - each.started_at:,} ms" if each.ended_at else ""
-        again = f", not before {_time(each.retry_at)}" if each.retry_at else ""
-        text = f"{_time(each.started_at)} {_channel(each.channel)}: {each.outcome or 'in progress'}{after}{again}"
+        after = f" after {each.ended_ms - each.started_ms:,} ms" if each.ended_ms else ""
+        again = f", not before {_time(each.retry_ms)}" if each.retry_ms else ""
+        text = f"{_time(each.started_ms)} {_channel(each.channel)}: {each.outcome or 'in progress'}{after}{again}"
         lines.append((f"attempt {each.number}", text))
     return ((name, " ".join(value.split())) for name, value in lines)
 

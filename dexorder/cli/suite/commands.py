@@ -36,7 +36,7 @@ from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import code_of, details_of, error_text
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2
 from dexorder_protos.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 
 STATUS_SECONDS = 2.0
 
@@ -148,7 +148,7 @@ async def _reasons_to_wait(relay: str) -> list[str]:
     reasons: Counter[str] = Counter()
     try:
         for state in (pb.REQUEST_STATE_QUEUED, pb.REQUEST_STATE_RUNNING):
-            answer = await connection.call(connection.stub.ListRequests, pb.ListRequestsRequest(state=state))
+            answer = await connection.call(connection.stub.history.ListRequests, pb.ListRequestsRequest(state=state))
             reasons.update(each.progress.waiting for each in answer.records if each.progress.waiting)
     except DexorderError as error:
         return [str(error)]

@@ -50,8 +50,8 @@ func main() {
 	}
 
 	// After a break: the same call with AfterCursor set to the last cursor received.
-	notifications, err := relay.SubscribeNotifications(ctx,
-		&relayv1.SubscribeNotificationsRequest{Topic: submitted.NotificationTopic})
+	notifications, err := relay.WatchNotifications(ctx,
+		&relayv1.WatchNotificationsRequest{Topic: submitted.NotificationTopic})
 	check(err)
 	answer, err := notifications.Recv()
 	check(err)

@@ -8,7 +8,7 @@ import loader from "@grpc/proto-loader";
 import { fileURLToPath } from "node:url";
 
 import type { SubmitResponse__Output } from "./gen/dexorder/ingest/v1/SubmitResponse.js";
-import type { SubscribeNotificationsResponse__Output } from "./gen/dexorder/relay/v1/SubscribeNotificationsResponse.js";
+import type { SubscribeNotificationsResponse__Output } from "./gen/dexorder/relay/v1/WatchNotificationsResponse.js";
 import type { ProtoGrpcType } from "./gen/relay_service.js";
 
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url));
@@ -35,7 +35,7 @@ async function main(address: string, ticker: string, period: string, start: stri
   }
 
   // After a break: the same call with after_cursor set to the last cursor received.
-  const notifications = relay.SubscribeNotifications({ topic: submitted.notification_topic });
+  const notifications = relay.WatchNotifications({ topic: submitted.notification_topic });
   const answer = await new Promise<SubscribeNotificationsResponse__Output>((resolve, reject) => {
     notifications.once("data", resolve).on("error", reject);
   });

@@ -19,7 +19,8 @@ from dexorder_ingestor.dispatch_runner import DispatchRunner
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import control_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
@@ -42,7 +43,7 @@ class ControlWatcher:
 
     async def run(self) -> None:
         """Receive instructions until cancelled. A relay without the call is asked again now and then."""
-        request = control_pb2.WatchControlRequest(
+        request = ingestor_pb.WatchControlRequest(
             ingestor_id=self.settings.name,
             exchanges=dict.fromkeys(slot.venue for slot in self.slots.types),
             topics=topics(),
@@ -64,13 +65,13 @@ class ControlWatcher:
             stopped = await self._carry_out(control)
         except InvalidRequest as error:
             reason = str(error)
-        outcome = control_pb2.CONTROL_OUTCOME_REFUSED if reason else control_pb2.CONTROL_OUTCOME_APPLIED
+        outcome = operator_pb.CONTROL_OUTCOME_REFUSED if reason else operator_pb.CONTROL_OUTCOME_APPLIED
         self.metrics.instructions.labels(action, "refused" if reason else "applied").inc()
         log.info("instruction of the relay", action=action, reason=reason or None, stopped=stopped)
-        result = control_pb2.ControlResult(
+        result = operator_pb.ControlResult(
             ingestor_id=self.settings.name, outcome=outcome, reason=reason, state=self._state(stopped)
         )
-        report = control_pb2.ReportControlRequest(control_id=control_id, result=result)
+        report = ingestor_pb.ReportControlRequest(control_id=control_id, result=result)
         relay, timeout = self.publisher.relay, self.settings.rpc_timeout_seconds
         try:
             await self.publisher.call("ReportControl", lambda: relay.ReportControl(report, timeout=timeout))
@@ -102,8 +103,8 @@ class ControlWatcher:
             raise InvalidRequest(f"action {control.action} is unknown to this ingestor")
         return 0
 
-    def _state(self, stopped: int) -> control_pb2.IngestorState:
-        return control_pb2.IngestorState(
+    def _state(self, stopped: int) -> operator_pb.IngestorState:
+        return operator_pb.IngestorState(
             running_jobs=len(self.slots.running),
             realtime_jobs=self.slots.count(JobKind.REALTIME),
             stopped_jobs=stopped,

@@ -22,9 +22,9 @@ from dexorder_common.rpc.history_messages import encode_candle_offer, encode_del
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.traces import send_span
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 
@@ -89,8 +89,8 @@ class IngestorPublisher:
         """
         request = relay_pb.ReportPageRequest(
             job_id=headers.dispatch_id,
-            start_time=headers.span.start_ns,
-            end_time=headers.span.end_ns,
+            start_ns=headers.span.start_ns,
+            end_ns=headers.span.end_ns,
             candles=candles,
             empty=encode_ranges(headers.empty),
             calls=calls,
@@ -113,16 +113,16 @@ class IngestorPublisher:
             Refused: The relay does not know this call, or rejects the report.
             Unavailable: The relay is unavailable.
         """
-        request = relay_pb.ReportMarketsRequest(
+        request = relay_pb.ReportInstrumentsRequest(
             exchange=listed.venue,
-            markets=[relay_service_pb2.Market(**each._asdict()) for each in listed.markets],
-            fetched_at=listed.fetched_ns,
+            markets=[history_service_pb2.Instrument(**each._asdict()) for each in listed.markets],
+            fetched_ns=listed.fetched_ns,
             candles=encode_candle_offer(listed.candles) if listed.candles else None,
         )
         try:
-            await self.relay.ReportMarkets(request, timeout=self._settings.rpc_timeout_seconds)
+            await self.relay.ReportInstruments(request, timeout=self._settings.rpc_timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            raise failure("ReportMarkets", error) from error
+            raise failure("ReportInstruments", error) from error
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call until it succeeds.

@@ -35,7 +35,7 @@ async def publish_tickers(queries: Mapping[str, LiveQueries], run: DispatchRun) 
         now_ns = run.venue.clock.wall_ns()
         return await run.publish_final(str(error), TimeRange(now_ns, now_ns))
     snapshots = _encode(run.venue.name, tickers.values(), fetched_ns)
-    times_ns = [each.time for each in snapshots] or [fetched_ns]
+    times_ns = [each.time_ns for each in snapshots] or [fetched_ns]
     span = TimeRange(min(times_ns), max(times_ns))
     for first in range(0, len(snapshots), _MAX_SNAPSHOTS):
         page = snapshots[first : first + _MAX_SNAPSHOTS]
@@ -69,7 +69,7 @@ def encode_ticker(venue: str, ticker: Mapping[str, Any], received_ns: int) -> ma
         return None
     time_ns = int(time_ms) * MS_NS if isinstance(time_ms, int | float) and 0 < time_ms < 2**43 else received_ns
     text = str(Instrument.parse(f"{symbol}.{venue}"))
-    return market_pb2.TickerSnapshot(ticker=text, time=time_ns, received_at=received_ns, **known)
+    return market_pb2.TickerSnapshot(ticker=text, time_ns=time_ns, received_ns=received_ns, **known)
 
 
 def _not_negative(value: Any) -> float | None:

@@ -20,7 +20,12 @@ from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.identity import Caller, Role
 
 ROLES = {
-    "dexorder.relay.v1.RelayService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.HistoryService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.CoverageService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.RealtimeService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.TriggerService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.RowsService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.OperatorService": (Role.ADMIN,),
     "dexorder.relay.v1.IngestorService": (Role.INGESTOR,),
     "dexorder.relay.v1.PipelineService": (Role.PIPELINE,),
     "dexorder.udf.v1.UdfRegistryService": (Role.CLIENT, Role.ADMIN),

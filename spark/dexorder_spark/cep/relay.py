@@ -60,10 +60,10 @@ class TriggerRelay(RelayClient):
             self._stop.wait(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
 
-    def _answers(self, after: int) -> Iterator[pb.FollowTriggersResponse]:
+    def _answers(self, after: int) -> Iterator[pb.WatchTriggersResponse]:
         """Yield the answers of one stream; it ends at the stop, and after a silence that the relay does not make."""
-        call = self.stub.FollowTriggers(pb.FollowTriggersRequest(after_change=after))
-        answers: queue.SimpleQueue[pb.FollowTriggersResponse | grpc.RpcError | None] = queue.SimpleQueue()
+        call = self.stub.WatchTriggers(pb.WatchTriggersRequest(after_change=after))
+        answers: queue.SimpleQueue[pb.WatchTriggersResponse | grpc.RpcError | None] = queue.SimpleQueue()
 
         def receive() -> None:
             try:
@@ -123,6 +123,6 @@ def decode_change(change: pb.TriggerChange) -> RegistrationChange:
             given.sql_pattern,
             dict(given.parameters),
             list(given.tickers),
-            change.registered_at,
+            change.registered_ns,
         ),
     )

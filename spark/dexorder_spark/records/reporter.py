@@ -42,9 +42,9 @@ class BatchReporter(Protocol):
 def named_snapshots(address: str, since_ns: int) -> dict[int, int]:
     """Ask the relay which snapshots notifications have named since a time, and when last; RpcError if it is away."""
     with open_sync_channel(address) as channel:
-        request = pb.ListNamedSnapshotsRequest(since=since_ns)
+        request = pb.ListNamedSnapshotsRequest(since_ns=since_ns)
         answer = rpc.PipelineServiceStub(channel).ListNamedSnapshots(request, timeout=CALL_TIMEOUT_S)
-    return {each.snapshot_id: each.named_at for each in answer.snapshots}
+    return {each.snapshot_id: each.named_ns for each in answer.snapshots}
 
 
 class RelayReporter(RelayClient):

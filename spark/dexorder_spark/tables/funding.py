@@ -31,7 +31,7 @@ from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTabl
 MAX_PAGE_RATES = 1_000
 """Largest number of rates in a page."""
 _FIELDS: dict[str, pa.DataType] = {
-    "funding_time": pa.uint64(),
+    "funding_time_ns": pa.uint64(),
     "rate": pa.float64(),
     "mark_price": pa.float64(),
     "interval_seconds": pa.uint32(),
@@ -44,9 +44,9 @@ decode_rates = MessageColumns(
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the rates of a good page; else InvalidRequest names the first rate at fault."""
     columns = decode_rates.rows(payload, "funding rates", MAX_PAGE_RATES)
-    times_ns = columns["funding_time"].to_numpy()
+    times_ns = columns["funding_time_ns"].to_numpy()
     size = len(times_ns)
-    check_times("funding rate", times_ns, "funding_time", headers.span.start_ns, headers.span.end_ns - 1)
+    check_times("funding rate", times_ns, "funding_time_ns", headers.span.start_ns, headers.span.end_ns - 1)
     refuse_first("funding rate", [False, *(times_ns[1:] <= times_ns[:-1])], "is not after the previous one")
     _check_values(columns)
     return pa.record_batch(
@@ -79,7 +79,7 @@ def _check_values(columns: dict[str, Column]) -> None:
 def sample_page() -> tuple[PageHeaders, bytes]:
     """Return a good page of a ticker that nobody asks for."""
     step_ns = 28_800 * SECOND_NS
-    rates = [pb.FundingRate(funding_time=n * step_ns, rate=1e-4, interval_seconds=28_800) for n in range(1, 501)]
+    rates = [pb.FundingRate(funding_time_ns=n * step_ns, rate=1e-4, interval_seconds=28_800) for n in range(1, 501)]
     span = TimeRange(0, min(501 * step_ns, MAX_TIME_NS))
     headers = PageHeaders(Kind.PAGE, SAMPLE_TICKER, 0, SAMPLE_DISPATCH, 0, span, 1)
     return headers, pb.FundingRates(rates=rates).SerializeToString()

@@ -29,7 +29,7 @@ from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTabl
 _MINUTE_NS = 60 * SECOND_NS
 _VALUES = ("open", "high", "low", "close", "volume")
 _FIELDS: dict[str, pa.DataType] = {
-    "open_time": pa.uint64(),
+    "open_time_ns": pa.uint64(),
     **dict.fromkeys((*_VALUES, "quote_volume"), pa.float64()),
     "trade_count": pa.uint64(),
 }
@@ -53,7 +53,7 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     if response.total_records != size:
         raise InvalidRequest(f"total_records {response.total_records} differs from the page's {size} candles")
     columns = decode_candles(list(encoded))
-    opens_ns = columns.column("open_time").to_numpy()
+    opens_ns = columns.column("open_time_ns").to_numpy()
     check_times(headers, opens_ns)
     _check_values(columns)
     return pa.record_batch(
@@ -102,7 +102,7 @@ def _off_grid(opens: npt.NDArray[Any], anchor_ns: int, period: int) -> npt.NDArr
 
 
 def _check_values(columns: pa.RecordBatch) -> None:
-    opens = columns.column("open_time").to_numpy()
+    opens = columns.column("open_time_ns").to_numpy()
     price = {name: columns.column(name).to_numpy() for name in _VALUES}
     for name in _VALUES:
         _refuse_first(opens, ~np.isfinite(price[name]), f"has a {name} that is not a number")

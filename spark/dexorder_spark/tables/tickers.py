@@ -33,9 +33,9 @@ _AMOUNTS = ("bid_size", "ask_size", "base_volume", "quote_volume")
 _VALUES = ("last", "bid", "ask", "bid_size", "ask_size", "open", "high", "low", "base_volume", "quote_volume")
 _FIELDS: dict[str, pa.DataType] = {
     "ticker": pa.string(),
-    "time": pa.uint64(),
+    "time_ns": pa.uint64(),
     **dict.fromkeys(_VALUES, pa.float64()),
-    "received_at": pa.uint64(),
+    "received_ns": pa.uint64(),
 }
 decode_snapshots = MessageColumns(
     pb.TickerSnapshots, repeated("snapshots", _FIELDS), "the value of {size} bytes is not a TickerSnapshots"
@@ -52,15 +52,15 @@ def check_headers(headers: PageHeaders) -> None:
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the snapshots of a good record; else InvalidRequest names the first snapshot at fault."""
     columns = decode_snapshots.rows(payload, "ticker snapshots", MAX_RECORD_SNAPSHOTS)
-    times_ns, received_ns = columns["time"].to_numpy(), columns["received_at"].to_numpy()
+    times_ns, received_ns = columns["time_ns"].to_numpy(), columns["received_ns"].to_numpy()
     tickers: list[str] = columns["ticker"].to_pylist()
     size = len(tickers)
     check_texts("snapshot", tickers, "ticker", MAX_TICKER_LENGTH)
     venue = Instrument.parse(headers.ticker).venue
     others = [each.rpartition(".")[0] in ("", ALL_SYMBOLS) or each.rpartition(".")[2] != venue for each in tickers]
     refuse_first("snapshot", others, f"is of a ticker that is not SYMBOL.{venue}")
-    check_times("snapshot", times_ns, "time", 1, MAX_TIME_NS)
-    check_times("snapshot", received_ns, "received_at", 0, MAX_TIME_NS)
+    check_times("snapshot", times_ns, "time_ns", 1, MAX_TIME_NS)
+    check_times("snapshot", received_ns, "received_ns", 0, MAX_TIME_NS)
     for name in _VALUES:
         value = columns[name].to_numpy(zero_copy_only=False)  # null becomes NaN
         bad = ~np.isfinite(value) & columns[name].is_valid().to_numpy(zero_copy_only=False)
@@ -96,7 +96,7 @@ def _refuse_doubles(rows: pa.RecordBatch) -> None:
 
 def sample_page() -> tuple[PageHeaders, bytes]:
     """Return a good record of an invented exchange."""
-    snapshots = [pb.TickerSnapshot(ticker=f"S{n}/PAGE.NONE", time=SECOND_NS, last=1.0) for n in range(500)]
+    snapshots = [pb.TickerSnapshot(ticker=f"S{n}/PAGE.NONE", time_ns=SECOND_NS, last=1.0) for n in range(500)]
     span = TimeRange(0, 2 * SECOND_NS)
     ticker = Series.whole_exchange("NONE", datasets.TICKERS).ticker
     headers = PageHeaders(Kind.TICKERS, ticker, 0, SAMPLE_DISPATCH, 0, span, 1)

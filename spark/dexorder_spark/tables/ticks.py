@@ -38,12 +38,12 @@ TOLERANCE_NS = SECOND_NS
 _SIDES = pa.array([None, "buy", "sell"], pa.string())
 _FIELDS: dict[str, pa.DataType] = {
     "trade_id": pa.string(),
-    "time": pa.uint64(),
+    "time_ns": pa.uint64(),
     "price": pa.float64(),
     "amount": pa.float64(),
     "side": pa.int32(),
     "ticker": pa.string(),
-    "received_at": pa.uint64(),
+    "received_ns": pa.uint64(),
 }
 decode_trades = MessageColumns(pb.Trades, repeated("trades", _FIELDS), "the value of {size} bytes is not a Trades")
 
@@ -51,12 +51,12 @@ decode_trades = MessageColumns(pb.Trades, repeated("trades", _FIELDS), "the valu
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the trades of a good record; else InvalidRequest names the first trade at fault."""
     columns = decode_trades.rows(payload, "trades", MAX_RECORD_TRADES)
-    times_ns, received_ns = columns["time"].to_numpy(), columns["received_at"].to_numpy()
+    times_ns, received_ns = columns["time_ns"].to_numpy(), columns["received_ns"].to_numpy()
     ids: list[str] = columns["trade_id"].to_pylist()
     size = len(ids)
     check_texts("trade", ids, "trade_id", MAX_TRADE_ID_LENGTH)
-    check_times("trade", times_ns, "time", 1, headers.span.end_ns)
-    check_times("trade", received_ns, "received_at", 0, MAX_TIME_NS)
+    check_times("trade", times_ns, "time_ns", 1, headers.span.end_ns)
+    check_times("trade", received_ns, "received_ns", 0, MAX_TIME_NS)
     _check_values(headers, columns)
     rows = pa.record_batch(
         [
@@ -103,7 +103,9 @@ def _by_time(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def sample_page() -> tuple[PageHeaders, bytes]:
     """Return a good record of an invented ticker."""
-    trades = [pb.Trade(trade_id=str(n), time=n, price=1.0, amount=1.0, side=pb.Trade.SIDE_BUY) for n in range(1, 501)]
+    trades = [
+        pb.Trade(trade_id=str(n), time_ns=n, price=1.0, amount=1.0, side=pb.Trade.SIDE_BUY) for n in range(1, 501)
+    ]
     headers = PageHeaders(Kind.TRADES, SAMPLE_TICKER, 0, SAMPLE_DISPATCH, 0, TimeRange(0, SECOND_NS), 1)
     return headers, pb.Trades(trades=trades).SerializeToString()
 

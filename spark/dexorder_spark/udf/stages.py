@@ -109,7 +109,7 @@ class RelayRegistry:
             declared=[encode_definition(each.definition) for each in declared],
             statuses=map(encode_status, statuses),
             logs=[
-                pb.UdfLogs(name=name, lines=[UdfLogLine(time=time_ns, text=text) for time_ns, text in found])
+                pb.UdfLogLines(name=name, lines=[UdfLogLine(time_ns=time_ns, text=text) for time_ns, text in found])
                 for name, found in lines.items()
             ],
         )

@@ -34,7 +34,7 @@ class Session:
         self._heard: asyncio.Queue[pb.SessionEvent] = asyncio.Queue()
         self._open = asyncio.get_running_loop().create_future()
 
-    def hear(self, message: pb.SubscribeResponse) -> None:
+    def hear(self, message: pb.WatchEventsResponse) -> None:
         """Handle a message."""
         match message.WhichOneof("message"):
             case "event":
@@ -97,16 +97,16 @@ class NativeSession(Session):
     async def listen(self, cursor: pb.Cursor | None) -> None:
         """Receive until it ends."""
         try:
-            request = pb.SubscribeRequest(cursor=cursor, client_name="test")
-            async for message in self._stub.Subscribe(request, metadata=self._metadata):
+            request = pb.WatchEventsRequest(cursor=cursor, client_name="test")
+            async for message in self._stub.WatchEvents(request, metadata=self._metadata):
                 self.hear(message)
             self.end("OK")
         except grpc.aio.AioRpcError as error:
             self.end(f"{error.code().name}: {error.details()}")
 
     async def ack(self, place: pb.Cursor, kind: int = pb.ACK_KIND_RECEIVED) -> None:
-        request = pb.AckRequest(place=place, kind=kind)  # type: ignore[arg-type]
-        await self._stub.Ack(request, metadata=self._metadata, timeout=PATIENCE_S)
+        request = pb.AckEventRequest(cursor=place, kind=kind)  # type: ignore[arg-type]
+        await self._stub.AckEvent(request, metadata=self._metadata, timeout=PATIENCE_S)
 
 
 class BrowserSession(Session):
@@ -137,11 +137,11 @@ class BrowserSession(Session):
             elif "records" in given:
                 self.records.put_nowait(json_format.ParseDict(given["records"], pb.ListEventsResponse()))
             else:
-                self.hear(json_format.ParseDict(given, pb.SubscribeResponse()))
+                self.hear(json_format.ParseDict(given, pb.WatchEventsResponse()))
         self.end(f"{self._socket.close_code}: {self.errors}")
 
     async def ack(self, place: pb.Cursor, kind: int = pb.ACK_KIND_RECEIVED) -> None:
-        await self.say({"ack": json_format.MessageToDict(pb.AckRequest(place=place, kind=kind))})  # type: ignore[arg-type]
+        await self.say({"ack": json_format.MessageToDict(pb.AckEventRequest(cursor=place, kind=kind))})  # type: ignore[arg-type]
 
     async def list(self, page_size: int) -> pb.ListEventsResponse:
         """Return the log of the user's events."""

@@ -97,7 +97,7 @@ async def test_24_a_user_s_token_is_for_that_user_alone(rig: Rig) -> None:
         await container.queued(event(bob, "c-1", CRITICAL, [WEB]))
         async with rig.session(bob) as his:
             heard = await his.next()
-            ack = pb.AckRequest(place=his.place(heard), kind=pb.ACK_KIND_RECEIVED)
+            ack = pb.AckEventRequest(cursor=his.place(heard), kind=pb.ACK_KIND_RECEIVED)
             await refused_or_without_effect(rig.call(rpc.EventServiceStub, "Ack", ack, user=alice))
             await container.hears_nothing()
     async with rig.session(alice) as hers:

@@ -106,7 +106,7 @@ async def test_06_critical_is_received_by_one_of_many_clients_once(rig: Rig) -> 
         await two.ack(two.place(heard), pb.ACK_KIND_SEEN)
         await container.hears_nothing()
     record = await rig.record(name, "c-1")
-    assert record is not None and record.seen_at and record.status == given.DELIVERED
+    assert record is not None and record.seen_ms and record.status == given.DELIVERED
 
 
 COUNT, CUT = 100, 40

@@ -108,7 +108,7 @@ async def escalation_s(rig: Rig, number: int) -> float:
     assert record is not None and len(rig.provider_servers.telegram.calls(user)) == 1
     shown, sent_out = record.attempts
     assert shown.channel in (ACTIVE_SESSION, WEB) and sent_out.channel == TELEGRAM
-    return (sent_out.started_at - shown.started_at) / 1000
+    return (sent_out.started_ms - shown.started_ms) / 1000
 
 
 async def test_07_a_frozen_client_is_passed_over_and_cut(patient: Rig, tmp_path: Path) -> None:

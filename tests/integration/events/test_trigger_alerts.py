@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay.store.triggers import ALERT_PENDING
 from tests.integration.events.container import until
 from tests.integration.events.rig import Rig

@@ -12,7 +12,7 @@ mod stubs {
     tonic::include_proto!("stubs");
 }
 use stubs::dexorder::ingest::v1::{SubmitHistoricalRequest, submit_response::SubmitStatus};
-use stubs::dexorder::relay::v1::{SubscribeNotificationsRequest, relay_service_client::RelayServiceClient};
+use stubs::dexorder::relay::v1::{WatchNotificationsRequest, relay_service_client::RelayServiceClient};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -48,7 +48,7 @@ async fn run() -> Result<(), AnyError> {
     assert!(matches!(submitted.status(), SubmitStatus::Queued | SubmitStatus::Duplicate));
 
     // After a break: the same call with after_cursor set to the last cursor received.
-    let topic = SubscribeNotificationsRequest { topic: submitted.notification_topic, after_cursor: 0 };
+    let topic = WatchNotificationsRequest { topic: submitted.notification_topic, after_cursor: 0 };
     let mut notifications = relay.subscribe_notifications(topic).await.map_err(explained)?.into_inner();
     let answer = notifications.message().await.map_err(explained)?.ok_or("the stream has ended")?;
     let ended = answer.notification.ok_or("the answer has no notification")?;

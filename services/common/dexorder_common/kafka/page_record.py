@@ -60,7 +60,7 @@ def parse_response(value: bytes) -> pb.DataResponse:
 def encode_candle(candle: Candle) -> bytes:
     """Return one element of ohlc_data."""
     return ohlcv_pb2.OHLCV(
-        open_time=candle.open_ns,
+        open_time_ns=candle.open_ns,
         open=candle.open,
         high=candle.high,
         low=candle.low,
@@ -89,7 +89,7 @@ def encode_candles(candles: Sequence[Candle]) -> list[bytes]:
     ):
         return [encode_candle(c) for c in candles]
     values = _VALUES[: 5 if without_quotes else 6]
-    varints = {"open_time": _VARINT_BYTES} | ({} if without_counts else {"trade_count": _COUNT_BYTES})
+    varints = {"open_time_ns": _VARINT_BYTES} | ({} if without_counts else {"trade_count": _COUNT_BYTES})
     parts = [(name, "u1", size) for name, size in varints.items()] + [(name, "<f8", 1) for name in values]
     layout = np.dtype([part for name, kind, size in parts for part in ((f"{name}_tag", "u1"), (name, kind, (size,)))])
     rows = np.zeros(len(candles), layout)
@@ -97,7 +97,7 @@ def encode_candles(candles: Sequence[Candle]) -> list[bytes]:
         rows[f"{name}_tag"] = _fields[name].number << 3 | (0 if name in varints else 1)
     for name, column in zip(values, (*numbers, quotes), strict=False):
         rows[name][:, 0] = column
-    rows["open_time"] = _varints(opens_ns, _VARINT_BYTES)
+    rows["open_time_ns"] = _varints(opens_ns, _VARINT_BYTES)
     if "trade_count" in varints:
         rows["trade_count"] = _varints(counts, _COUNT_BYTES)
     data, size = rows.tobytes(), layout.itemsize

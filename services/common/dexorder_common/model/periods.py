@@ -39,17 +39,22 @@ Three days are not supported: exchanges count them from different days, so there
 PERIOD_SECONDS = {name: seconds for seconds, name in PERIODS.items()}
 
 
+FIELDS = "start_ns", "end_ns"
+GIVEN_FIELDS = "start_time", "end_time"
+"""Names of the ends of a range in our messages, and in those of the given protocol."""
+
+
 def check_period(period_seconds: int) -> None:
     """Raise InvalidRequest if the period is not in the period table."""
     if period_seconds not in PERIODS:
         raise InvalidRequest(f"period_seconds {period_seconds} is not one of {sorted(PERIODS)}")
 
 
-def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
-    """Return the range of a request; InvalidRequest names the field that is invalid, or off the period's grid."""
+def check_span(start_ns: int, end_ns: int, period_seconds: int, fields: tuple[str, str] = FIELDS) -> TimeRange:
+    """Return a range; InvalidRequest names the field that is invalid, or off the period's grid."""
     check_period(period_seconds)
-    span = check_times(start_ns, end_ns)
-    for field, value in (("start_time", start_ns), ("end_time", end_ns)):
+    span = check_times(start_ns, end_ns, fields)
+    for field, value in zip(fields, (start_ns, end_ns), strict=True):
         if not is_on_grid(value, period_seconds):
             open_ns = floor_to_grid(value, period_seconds)
             near = (
@@ -59,13 +64,13 @@ def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
     return span
 
 
-def check_times(start_ns: int, end_ns: int) -> TimeRange:
-    """Return the range of a request without a grid; InvalidRequest names the field that is invalid."""
-    for field, value in (("start_time", start_ns), ("end_time", end_ns)):
+def check_times(start_ns: int, end_ns: int, fields: tuple[str, str] = FIELDS) -> TimeRange:
+    """Return a range without a grid; InvalidRequest names the field that is invalid."""
+    for field, value in zip(fields, (start_ns, end_ns), strict=True):
         if not 0 <= value <= MAX_TIME_NS:
             raise InvalidRequest(f"{field} {value} is outside [0, {MAX_TIME_NS}] nanoseconds")
     if end_ns <= start_ns:
-        raise InvalidRequest(f"end_time {end_ns} is not after start_time {start_ns}")
+        raise InvalidRequest(f"{fields[1]} {end_ns} is not after {fields[0]} {start_ns}")
     return TimeRange(start_ns, end_ns)
 
 

@@ -42,20 +42,27 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.model.values import ValueComparison, ValueDifference
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 MAX_UINT32 = 2**32 - 1
 MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
-_PROGRESS = set(pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
-_LISTED = tuple(pb.Market.DESCRIPTOR.fields_by_name)
-_WINDOWS = set(pb.VerifyProgress.DESCRIPTOR.fields_by_name) - {"request"}
-_OFFER = set(pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
+_PROGRESS = set(history_pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
+_LISTED = tuple(history_pb.Instrument.DESCRIPTOR.fields_by_name)
+_WINDOWS = set(coverage_pb.VerifyProgress.DESCRIPTOR.fields_by_name) - {"request"}
+_OFFER = set(history_pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
 _RANGES = ("lost", "unexpected", "duplicates", "off_grid")
 _COMPARISONS = ("values", "values_after_repair")
-_COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES, *_COMPARISONS}
-_COMPARED = set(pb.ValueComparison.DESCRIPTOR.fields_by_name) - {
+_COUNTS = set(coverage_pb.VerifyResult.DESCRIPTOR.fields_by_name) - {
+    "checked",
+    "repair_request_ids",
+    *_RANGES,
+    *_COMPARISONS,
+}
+_COMPARED = set(coverage_pb.ValueComparison.DESCRIPTOR.fields_by_name) - {
     *("cell_seconds", "differing", "uncompared", "errors", "request_ids")
 }
 
@@ -94,53 +101,53 @@ def decode_request(
     )
 
 
-def encode_progress(progress: Progress) -> pb.Progress:
+def encode_progress(progress: Progress) -> history_pb.Progress:
     """Return the progress without its state, which has its own field beside it."""
-    return pb.Progress(**_fields(progress, _PROGRESS), delay=encode_delay(progress.delay))
+    return history_pb.Progress(**_fields(progress, _PROGRESS), delay=encode_delay(progress.delay))
 
 
-def decode_progress(state: pb.RequestState.ValueType, message: pb.Progress) -> Progress:
+def decode_progress(state: history_pb.RequestState.ValueType, message: history_pb.Progress) -> Progress:
     """Return the progress in a record or in a message of a stream."""
     delay = decode_delay(message.delay) if message.HasField("delay") else None
     return Progress(RequestState.from_number(state), **_fields(message, _PROGRESS), delay=delay)
 
 
-def encode_delay(delay: Delay | None) -> pb.Delay | None:
+def encode_delay(delay: Delay | None) -> history_pb.Delay | None:
     """Return the reason that holds up a dispatch."""
     if delay is None:
         return None
-    return pb.Delay(
+    return history_pb.Delay(
         reason=delay.reason,
         retries=delay.retries,
-        next_attempt=delay.next_attempt_ns,
-        banned_until=delay.banned_until_ns,
+        next_attempt_ns=delay.next_attempt_ns,
+        banned_until_ns=delay.banned_until_ns,
     )
 
 
-def decode_delay(message: pb.Delay) -> Delay:
+def decode_delay(message: history_pb.Delay) -> Delay:
     """Return the reason that holds up a dispatch; InvalidRequest if a time is too large."""
-    for field in ("next_attempt", "banned_until"):
+    for field in ("next_attempt_ns", "banned_until_ns"):
         if (time_ns := getattr(message, field)) > MAX_TIME_NS:
             raise InvalidRequest(f"delay.{field} {time_ns} is larger than {MAX_TIME_NS}")
-    return Delay(message.reason[:MAX_REASON], message.retries, message.next_attempt, message.banned_until)
+    return Delay(message.reason[:MAX_REASON], message.retries, message.next_attempt_ns, message.banned_until_ns)
 
 
-def encode_state(state: RequestState) -> pb.RequestState.ValueType:
+def encode_state(state: RequestState) -> history_pb.RequestState.ValueType:
     """Return the number of a state."""
-    return pb.RequestState.ValueType(state.number)
+    return history_pb.RequestState.ValueType(state.number)
 
 
-def encode_record(record: RequestRecord) -> pb.RequestRecord:
+def encode_record(record: RequestRecord) -> history_pb.RequestRecord:
     """Return the record of a request."""
     end = record.outcome
-    message = pb.RequestRecord(
+    message = history_pb.RequestRecord(
         request=encode_request(record.request),
         state=encode_state(record.state),
         notification_topic=record.topic,
-        submitted_at=record.submitted_ns,
+        submitted_ns=record.submitted_ns,
         progress=encode_progress(record.progress),
         refresh=record.request.refresh,
-        again=record.request.again,
+        recheck=record.request.again,
         missing=encode_ranges(record.missing),
         provisional=encode_ranges(record.provisional),
         revised=encode_ranges(end.revised if end else ()),
@@ -149,8 +156,8 @@ def encode_record(record: RequestRecord) -> pb.RequestRecord:
         message.status = _encode_status(end.status)
         message.row_count = end.row_count
         message.empty_periods = end.empty_periods
-        message.completed_at = end.completed_ns
-        message.answered_end_time = end.end_ns
+        message.completed_ns = end.completed_ns
+        message.answered_end_ns = end.end_ns
         if end.error:
             message.error_message = end.error
         if end.snapshot_id is not None:
@@ -158,14 +165,14 @@ def encode_record(record: RequestRecord) -> pb.RequestRecord:
     return message
 
 
-def decode_record(message: pb.RequestRecord) -> RequestRecord:
+def decode_record(message: history_pb.RequestRecord) -> RequestRecord:
     """Return the record of a request."""
-    request = replace(decode_request(message.request, refresh=message.refresh), again=message.again)
+    request = replace(decode_request(message.request, refresh=message.refresh), again=message.recheck)
     outcome = Outcome(
         status=RequestStatus.from_number(message.status),
         error=message.error_message,
-        end_ns=message.answered_end_time if message.HasField("answered_end_time") else request.end_ns,
-        completed_ns=message.completed_at,
+        end_ns=message.answered_end_ns if message.HasField("answered_end_ns") else request.end_ns,
+        completed_ns=message.completed_ns,
         row_count=message.row_count,
         empty_periods=message.empty_periods,
         missing=decode_ranges(message.missing),
@@ -175,17 +182,17 @@ def decode_record(message: pb.RequestRecord) -> RequestRecord:
     )
     return RequestRecord(
         request,
-        message.submitted_at,
+        message.submitted_ns,
         decode_progress(message.state, message.progress),
         outcome if message.HasField("status") else None,
     )
 
 
-def encode_notification(notification: Notification) -> pb.SubscribeNotificationsResponse:
+def encode_notification(notification: Notification) -> history_pb.WatchNotificationsResponse:
     """Return one entry of a topic; its ``end_time`` is the end of the answer."""
     request, end = notification.request, notification.outcome
     namespace, _, table = notification.table.partition(".")
-    return pb.SubscribeNotificationsResponse(
+    return history_pb.WatchNotificationsResponse(
         cursor=notification.cursor,
         notification=ingest_pb2.HistoryReadyNotification(
             request_id=request.request_id,
@@ -206,7 +213,7 @@ def encode_notification(notification: Notification) -> pb.SubscribeNotifications
     )
 
 
-def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) -> Notification:
+def decode_notification(topic: str, message: history_pb.WatchNotificationsResponse) -> Notification:
     """Return one entry of a topic."""
     note = message.notification
     status = RequestStatus.from_number(note.status)
@@ -229,30 +236,30 @@ def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) 
     )
 
 
-def encode_instruments(found: InstrumentList) -> pb.ListMarketsResponse:
+def encode_instruments(found: InstrumentList) -> history_pb.ListInstrumentsResponse:
     """Return the instruments of a venue."""
-    return pb.ListMarketsResponse(
-        markets=[pb.Market(**each._asdict()) for each in found.markets],
-        fetched_at=found.fetched_ns,
+    return history_pb.ListInstrumentsResponse(
+        markets=[history_pb.Instrument(**each._asdict()) for each in found.markets],
+        fetched_ns=found.fetched_ns,
         candles=encode_candle_offer(found.candles) if found.candles else None,
     )
 
 
-def encode_candle_offer(offer: CandleOffer) -> pb.CandleOffer:
+def encode_candle_offer(offer: CandleOffer) -> history_pb.CandleOffer:
     """Return the candles that an exchange offers."""
-    return pb.CandleOffer(**offer._asdict())
+    return history_pb.CandleOffer(**offer._asdict())
 
 
 def decode_instruments(
-    venue: str, message: ingestor_service_pb2.ReportMarketsRequest | pb.ListMarketsResponse
+    venue: str, message: ingestor_service_pb2.ReportInstrumentsRequest | history_pb.ListInstrumentsResponse
 ) -> InstrumentList:
     """Return the instruments of a venue, unchecked."""
     instruments = tuple(ListedInstrument(**_fields(each, _LISTED)) for each in message.markets)
     offer = _decode_candle_offer(message.candles) if message.HasField("candles") else None
-    return InstrumentList(venue, instruments, message.fetched_at, offer)
+    return InstrumentList(venue, instruments, message.fetched_ns, offer)
 
 
-def _decode_candle_offer(message: pb.CandleOffer) -> CandleOffer:
+def _decode_candle_offer(message: history_pb.CandleOffer) -> CandleOffer:
     tolerance = message.volume_tolerance if message.HasField("volume_tolerance") else None
     return CandleOffer(tuple(message.period_seconds), **_fields(message, _OFFER), volume_tolerance=tolerance)
 
@@ -262,11 +269,11 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
     return pipeline_service_pb2.PageResult(
         job_id=page.dispatch_id,
         **page.series.encode(),
-        start_time=page.span.start_ns,
-        end_time=page.span.end_ns,
+        start_ns=page.span.start_ns,
+        end_ns=page.span.end_ns,
         rows=page.rows,
         refused=page.refused,
-        fetched_at=page.fetched_ns or None,
+        fetched_ns=page.fetched_ns or None,
         empty=encode_ranges(page.empty),
         provisional=encode_ranges(provisional_ranges(proofs_of(page.evidence), page.empty)),
     )
@@ -277,7 +284,7 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     number_of(message.job_id)
     Instrument.parse(message.ticker)
     series = Series.decode(message.ticker, message.period_seconds, message.dataset)
-    start_ns, end_ns = message.start_time, message.end_time
+    start_ns, end_ns = message.start_ns, message.end_ns
     return PageResult(
         message.job_id,
         series,
@@ -286,7 +293,7 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
         else TimeRange(start_ns, end_ns),
         decode_ranges(message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
-        message.fetched_at,
+        message.fetched_ns,
         message.rows,
         provisional=decode_ranges(message.provisional),
     )
@@ -297,8 +304,8 @@ def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.Iss
     return pipeline_service_pb2.IssuedDispatch(
         job_id=dispatch.dispatch_id,
         **dispatch.series.encode(),
-        start_time=dispatch.span.start_ns,
-        end_time=dispatch.span.end_ns,
+        start_ns=dispatch.span.start_ns,
+        end_ns=dispatch.span.end_ns,
         realtime=dispatch.is_realtime,
     )
 
@@ -306,7 +313,7 @@ def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.Iss
 def decode_issued_dispatch(message: pipeline_service_pb2.IssuedDispatch) -> IssuedDispatch:
     """Return one dispatch of an answer."""
     series = Series.decode(message.ticker, message.period_seconds, message.dataset)
-    return IssuedDispatch(message.job_id, series, TimeRange(message.start_time, message.end_time), message.realtime)
+    return IssuedDispatch(message.job_id, series, TimeRange(message.start_ns, message.end_ns), message.realtime)
 
 
 def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
@@ -317,77 +324,81 @@ def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResul
     return FinalResult(message.job_id, FinalStatus(message.status), message.error_message, total)
 
 
-def encode_ranges(ranges: Iterable[TimeRange]) -> list[pb.TimeRange]:
+def encode_ranges(ranges: Iterable[TimeRange]) -> list[common_pb.TimeRange]:
     """Return half-open ranges."""
-    return [pb.TimeRange(start_time=each.start_ns, end_time=each.end_ns) for each in ranges]
+    return [common_pb.TimeRange(start_ns=each.start_ns, end_ns=each.end_ns) for each in ranges]
 
 
-def decode_ranges(messages: Iterable[pb.TimeRange]) -> tuple[TimeRange, ...]:
+def decode_ranges(messages: Iterable[common_pb.TimeRange]) -> tuple[TimeRange, ...]:
     """Return half-open ranges; InvalidRequest if one is reversed."""
-    return tuple(TimeRange(each.start_time, each.end_time) for each in messages)
+    return tuple(TimeRange(each.start_ns, each.end_ns) for each in messages)
 
 
-def encode_coverage_range(found: CoverageRange) -> pb.CoverageRange:
+def encode_coverage_range(found: CoverageRange) -> coverage_pb.CoverageRange:
     """Return a range of one kind."""
     provisional = found.kind is CoverageKind.PROVISIONAL
     kind = CoverageKind.EMPTY if provisional else found.kind
-    return pb.CoverageRange(
-        start_time=found.span.start_ns,
-        end_time=found.span.end_ns,
-        kind=pb.CoverageKind.Value(f"COVERAGE_KIND_{kind.name}"),
+    return coverage_pb.CoverageRange(
+        start_ns=found.span.start_ns,
+        end_ns=found.span.end_ns,
+        kind=coverage_pb.CoverageKind.Value(f"COVERAGE_KIND_{kind.name}"),
         provisional=provisional,
     )
 
 
-def decode_coverage_range(message: pb.CoverageRange) -> CoverageRange:
+def decode_coverage_range(message: coverage_pb.CoverageRange) -> CoverageRange:
     """Return a range of one kind."""
-    name = pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
+    name = coverage_pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
     kind = CoverageKind.PROVISIONAL if message.provisional else CoverageKind[name]
-    return CoverageRange(TimeRange(message.start_time, message.end_time), kind)
+    return CoverageRange(TimeRange(message.start_ns, message.end_ns), kind)
 
 
-def encode_coverage_page(page: CoveragePage) -> pb.CoveragePage:
+def encode_coverage_page(page: CoveragePage) -> coverage_pb.CoveragePage:
     """Return a row of the coverage table and the parts of it that no longer count."""
-    return pb.CoveragePage(
-        start_time=page.span.start_ns,
-        end_time=page.span.end_ns,
+    return coverage_pb.CoveragePage(
+        start_ns=page.span.start_ns,
+        end_ns=page.span.end_ns,
         rows=page.rows,
         empty=encode_ranges(page.empty),
         evidence=page.evidence,
-        fetched_at=page.fetched_ns,
-        committed_at=page.committed_ns,
+        fetched_ns=page.fetched_ns,
+        committed_ns=page.committed_ns,
         retracted=encode_ranges(page.retracted),
     )
 
 
-def decode_coverage_page(message: pb.CoveragePage) -> CoveragePage:
+def decode_coverage_page(message: coverage_pb.CoveragePage) -> CoveragePage:
     """Return a row of the coverage table and the parts of it that no longer count."""
     return CoveragePage(
-        TimeRange(message.start_time, message.end_time),
+        TimeRange(message.start_ns, message.end_ns),
         message.rows,
         decode_ranges(message.empty),
         message.evidence,
-        message.fetched_at,
-        message.committed_at,
+        message.fetched_ns,
+        message.committed_ns,
         decode_ranges(message.retracted),
     )
 
 
-def encode_verification_progress(progress: VerificationProgress) -> pb.VerifyCoverageResponse:
+def encode_verification_progress(progress: VerificationProgress) -> coverage_pb.VerifyCoverageResponse:
     """Return an answer before the last one."""
     request = encode_progress(progress.request) if progress.request else None
-    return pb.VerifyCoverageResponse(progress=pb.VerifyProgress(**_fields(progress, _WINDOWS), request=request))
+    return coverage_pb.VerifyCoverageResponse(
+        progress=coverage_pb.VerifyProgress(**_fields(progress, _WINDOWS), request=request)
+    )
 
 
-def decode_verification_progress(message: pb.VerifyProgress) -> VerificationProgress:
+def decode_verification_progress(message: coverage_pb.VerifyProgress) -> VerificationProgress:
     """Return the progress of a verification."""
-    request = decode_progress(pb.REQUEST_STATE_RUNNING, message.request) if message.HasField("request") else None
+    request = (
+        decode_progress(history_pb.REQUEST_STATE_RUNNING, message.request) if message.HasField("request") else None
+    )
     return VerificationProgress(**_fields(message, _WINDOWS), request=request)
 
 
-def encode_verification(result: VerificationResult) -> pb.VerifyCoverageResponse:
+def encode_verification(result: VerificationResult) -> coverage_pb.VerifyCoverageResponse:
     """Return the last answer."""
-    message = pb.VerifyResult(
+    message = coverage_pb.VerifyResult(
         **_fields(result, _COUNTS),
         **{name: encode_ranges(getattr(result, name)) for name in _RANGES},  # type: ignore[arg-type]
         checked=encode_ranges([result.checked])[0] if result.checked else None,
@@ -395,17 +406,17 @@ def encode_verification(result: VerificationResult) -> pb.VerifyCoverageResponse
         values=_encode_values(result.values),
         values_after_repair=_encode_values(result.values_after_repair),
     )
-    return pb.VerifyCoverageResponse(result=message)
+    return coverage_pb.VerifyCoverageResponse(result=message)
 
 
-def _encode_values(found: ValueComparison | None) -> pb.ValueComparison | None:
+def _encode_values(found: ValueComparison | None) -> coverage_pb.ValueComparison | None:
     if found is None:
         return None
-    return pb.ValueComparison(
+    return coverage_pb.ValueComparison(
         **_fields(found, _COMPARED),
         cell_seconds=found.cell_seconds,
         differing=[
-            pb.ValueDifference(
+            coverage_pb.ValueDifference(
                 cell=encode_ranges([each.span])[0],
                 exchange=_encode_candle(each.exchange),
                 table=_encode_candle(each.table),
@@ -422,10 +433,10 @@ def _encode_candle(candle: Candle | None) -> ohlcv_pb2.OHLCV | None:
     if candle is None:
         return None
     open_ns, open_, high, low, close, volume = candle[:6]
-    return ohlcv_pb2.OHLCV(open_time=open_ns, open=open_, high=high, low=low, close=close, volume=volume)
+    return ohlcv_pb2.OHLCV(open_time_ns=open_ns, open=open_, high=high, low=low, close=close, volume=volume)
 
 
-def decode_verification(series: Series, message: pb.VerifyResult) -> VerificationResult:
+def decode_verification(series: Series, message: coverage_pb.VerifyResult) -> VerificationResult:
     """Return the result of a verification."""
     return VerificationResult(
         ticker=series.ticker,
@@ -438,10 +449,10 @@ def decode_verification(series: Series, message: pb.VerifyResult) -> Verificatio
     )
 
 
-def _decode_values(message: pb.ValueComparison) -> ValueComparison:
+def _decode_values(message: coverage_pb.ValueComparison) -> ValueComparison:
     differing = (
         ValueDifference(
-            TimeRange(each.cell.start_time, each.cell.end_time),
+            TimeRange(each.cell.start_ns, each.cell.end_ns),
             _decode_candle(each.exchange) if each.HasField("exchange") else None,
             _decode_candle(each.table) if each.HasField("table") else None,
         )
@@ -458,7 +469,7 @@ def _decode_values(message: pb.ValueComparison) -> ValueComparison:
 
 
 def _decode_candle(message: ohlcv_pb2.OHLCV) -> Candle:
-    return Candle(message.open_time, message.open, message.high, message.low, message.close, message.volume)
+    return Candle(message.open_time_ns, message.open, message.high, message.low, message.close, message.volume)
 
 
 def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:

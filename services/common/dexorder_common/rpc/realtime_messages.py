@@ -22,7 +22,8 @@ from dexorder_common.model.realtime import (
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, realtime_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
 
 
 def encode_params(params: RealtimeParams) -> ingest_pb2.RealtimeParams:
@@ -48,7 +49,7 @@ def encode_subscription(subscription: Subscription) -> realtime_pb2.RealtimeSubs
         subscription_id=subscription.subscription_id,
         ticker=subscription.ticker,
         params=encode_params(subscription.params),
-        since=subscription.since_ns,
+        since_ns=subscription.since_ns,
         client_id=subscription.client_id or None,
     )
 
@@ -59,7 +60,7 @@ def decode_subscription(message: realtime_pb2.RealtimeSubscription) -> Subscript
         message.subscription_id,
         message.ticker,
         decode_params(message.params),
-        message.since if message.HasField("since") else None,
+        message.since_ns if message.HasField("since_ns") else None,
         message.client_id,
     )
 
@@ -70,7 +71,7 @@ def encode_started(
     """Return the message of a subscription that was accepted."""
     return realtime_pb2.StartedSubscription(
         subscription=encode_subscription(started.subscription),
-        started_at=started.started_ns,
+        started_ns=started.started_ns,
         history_request_ids=history_request_ids,
     )
 
@@ -79,7 +80,7 @@ def decode_started(message: realtime_pb2.StartedSubscription) -> StartedSubscrip
     """Return a subscription that was accepted."""
     return StartedSubscription(
         decode_subscription(message.subscription),
-        message.started_at,
+        message.started_ns,
         history_request_ids=tuple(message.history_request_ids),
     )
 
@@ -104,17 +105,17 @@ def encode_job(job: RealtimeJobRecord) -> realtime_pb2.RealtimeJob:
         params=encode_params(job.params),
         state=encode_state(job.state),
         ingestor=job.ingestor,
-        dispatched_at=job.dispatched_ns,
+        dispatched_ns=job.dispatched_ns,
         restarts=job.restarts,
         last_error=job.error,
-        next_attempt=job.next_attempt_ns,
+        next_attempt_ns=job.next_attempt_ns,
         series=[
             realtime_pb2.RealtimeSeries(
                 period_seconds=each.period_seconds,
-                settled_until=each.settled_ns,
+                settled_until_ns=each.settled_ns,
                 count=each.count,
-                reported_at=each.reported_ns,
-                lag=each.lag_ns,
+                reported_ns=each.reported_ns,
+                lag_ns=each.lag_ns,
             )
             for each in job.series
         ],
@@ -128,12 +129,12 @@ def decode_job(message: realtime_pb2.RealtimeJob) -> RealtimeJobRecord:
         decode_params(message.params),
         decode_state(message.state),
         message.ingestor,
-        message.dispatched_at,
+        message.dispatched_ns,
         message.restarts,
         message.last_error,
-        message.next_attempt,
+        message.next_attempt_ns,
         tuple(
-            SeriesProgress(each.period_seconds, each.settled_until, each.count, each.reported_at, each.lag)
+            SeriesProgress(each.period_seconds, each.settled_until_ns, each.count, each.reported_ns, each.lag_ns)
             for each in message.series
         ),
     )
@@ -145,10 +146,10 @@ def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.Res
         return ingestor_service_pb2.ResumeRealtimeResponse(current=False)
     return ingestor_service_pb2.ResumeRealtimeResponse(
         current=True,
-        start_time=resumption.start_ns,
+        start_ns=resumption.start_ns,
         last_trade_id=resumption.last_trade_id or None,
         candles=[
-            ingestor_service_pb2.CandleStart(period_seconds=period, start_time=start_ns)
+            ingestor_service_pb2.CandleStart(period_seconds=period, start_ns=start_ns)
             for period, start_ns in resumption.candles.items()
         ],
     )
@@ -162,10 +163,10 @@ def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeRepor
     return RealtimeReport(
         message.job_id,
         message.period_seconds,
-        TimeRange(message.start_time, message.end_time)
+        TimeRange(message.start_ns, message.end_ns)
         if trades
-        else check_span(message.start_time, message.end_time, message.period_seconds),
+        else check_span(message.start_ns, message.end_ns, message.period_seconds),
         message.count,
         message.last_trade_id,
-        min(message.lag, MAX_TIME_NS),
+        min(message.lag_ns, MAX_TIME_NS),
     )

@@ -22,7 +22,7 @@ from dexorder_common.model.triggers import (
 from dexorder_common.model.user_events import Channel, Preference, Priority
 from dexorder_protos.dexorder.events.v1 import user_events_pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as triggers_pb2
 
 _TIMESTAMP = "TIMESTAMP"
 _NANOSECONDS = 1_000_000_000
@@ -102,11 +102,11 @@ def encode_registered(each: RegisteredTrigger) -> triggers_pb2.RegisteredTrigger
         client_id=each.trigger.client_id,
         alert=encode_alert(each.trigger.alert),
         registration=each.registration,
-        registered_at=each.registered_ns,
+        registered_ns=each.registered_ns,
         state=each.state,  # type: ignore[arg-type]  # the same numbers
         reason=each.reason,
         firings=each.firings,
-        last_fired_at=each.last_fired_ns,
+        last_fired_ns=each.last_fired_ns,
     )
 
 
@@ -116,11 +116,11 @@ def decode_registered(message: triggers_pb2.RegisteredTrigger) -> RegisteredTrig
     return RegisteredTrigger(
         decode_request(message.trigger, message.client_id, alert),
         message.registration,
-        message.registered_at,
+        message.registered_ns,
         TriggerState(message.state),
         reason=message.reason,
         firings=message.firings,
-        last_fired_ns=message.last_fired_at,
+        last_fired_ns=message.last_fired_ns,
     )
 
 

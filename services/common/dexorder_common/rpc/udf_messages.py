@@ -36,13 +36,13 @@ def encode_definition(definition: UdfDefinition) -> pb.Udf:
             table=given.table,
             tickers=given.tickers,
             period_seconds=given.periods,
-            since=given.since_ns,
+            since_ns=given.since_ns,
             history=given.history,
             window_seconds=given.window_seconds,
         ),
         output=pb.UdfOutput(topic=output.topic, user_id=output.user_id, title=output.title),
-        timeout_seconds=definition.timeout_seconds,
-        answer_seconds=definition.answer_seconds,
+        timeout_ms=round(definition.timeout_seconds * 1_000),
+        answer_timeout_ms=round(definition.answer_seconds * 1_000),
     )
 
 
@@ -58,13 +58,13 @@ def decode_definition(message: pb.Udf) -> UdfDefinition:
             given.table or OHLC,
             tuple(given.tickers),
             tuple(given.period_seconds),
-            given.since if given.HasField("since") else None,
+            given.since_ns if given.HasField("since_ns") else None,
             given.history,
             given.window_seconds,
         ),
         UdfOutput(output.topic, output.user_id, output.title),
-        message.timeout_seconds or DEFAULT_TIMEOUT_S,
-        message.answer_seconds or DEFAULT_ANSWER_S,
+        message.timeout_ms / 1_000 or DEFAULT_TIMEOUT_S,
+        message.answer_timeout_ms / 1_000 or DEFAULT_ANSWER_S,
     )
 
 
@@ -107,7 +107,7 @@ def encode_status(status: UdfStatus) -> pb.UdfStatus:
         rows=status.rows,
         fed=status.fed,
         late=status.late,
-        lag=status.lag,
+        unread_records=status.lag,
         restarts=status.restarts,
         generation=status.generation,
     )
@@ -123,7 +123,7 @@ def decode_status(message: pb.UdfStatus) -> UdfStatus:
         message.rows,
         message.fed,
         message.late,
-        message.lag,
+        message.unread_records,
         message.restarts,
         message.generation,
     )

@@ -34,15 +34,15 @@ def place_of(cursor: pb.Cursor) -> Place:
     return cursor.epoch, cursor.sequence
 
 
-def ack_of(request: pb.AckRequest) -> tuple[Place, bool]:
+def ack_of(request: pb.AckEventRequest) -> tuple[Place, bool]:
     """Return the place of the event, and whether the user saw it."""
-    if not request.HasField("place"):
+    if not request.HasField("cursor"):
         raise InvalidRequest("place is missing")
-    if request.place.sequence == 0:
+    if request.cursor.sequence == 0:
         raise InvalidRequest("place.sequence is 0; events without a place are not acknowledged")
     if request.kind not in (pb.ACK_KIND_RECEIVED, pb.ACK_KIND_SEEN):
         raise InvalidRequest(f"kind {request.kind} is neither ACK_KIND_RECEIVED nor ACK_KIND_SEEN")
-    return place_of(request.place), request.kind == pb.ACK_KIND_SEEN
+    return place_of(request.cursor), request.kind == pb.ACK_KIND_SEEN
 
 
 def key_of(request: pb.GetEventRequest) -> EventKey:
@@ -86,12 +86,12 @@ def record_answer(record: EventRecord) -> pb.EventRecord:
     return pb.EventRecord(
         container=record.key.container,
         event=given.UserEvent.FromString(record.body),
-        accepted_at=_ms(record.accepted_ns),
+        accepted_ms=_ms(record.accepted_ns),
         status=record.status.value,  # type: ignore[arg-type]  # the same numbers
         delivered_via=record.via,  # type: ignore[arg-type]
         error_message=record.error,
-        completed_at=_ms(record.completed_ns),
-        seen_at=_ms(record.seen_ns),
+        completed_ms=_ms(record.completed_ns),
+        seen_ms=_ms(record.seen_ns),
         attempts=map(_attempt, record.attempts),
     )
 
@@ -100,10 +100,10 @@ def _attempt(row: AttemptRow) -> pb.Attempt:
     return pb.Attempt(
         number=row.number,
         channel=row.channel,  # type: ignore[arg-type]
-        started_at=_ms(row.started_ns),
-        ended_at=_ms(row.ended_ns),
+        started_ms=_ms(row.started_ns),
+        ended_ms=_ms(row.ended_ns),
         outcome=row.outcome,
-        retry_at=_ms(row.retry_at_ns),
+        retry_ms=_ms(row.retry_at_ns),
     )
 
 

@@ -57,7 +57,7 @@ class EventService(rpc.EventServiceServicer):
     def __init__(self, backend: SessionBackend) -> None:
         self._backend = backend
 
-    async def Subscribe(self, request: pb.SubscribeRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
+    async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
         """Open a session; yields lists of serialized responses, as `server_interceptor` accepts them."""
         try:
             user = self._user(context)
@@ -70,19 +70,19 @@ class EventService(rpc.EventServiceServicer):
             raise
         try:
             while frames := await session.next():
-                max_events = request.most_events
+                max_events = request.max_events
                 yield list(join_frames(frames, max_events)) if max_events else [frame.wire for frame in frames]
                 self._backend.metrics.shown["grpc"].inc(len(frames))
         finally:
             session.close()
 
-    async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:  # noqa: N802
+    async def AckEvent(self, request: pb.AckEventRequest, context: Context) -> pb.AckEventResponse:  # noqa: N802
         """Record an ack; answers when it is on disk."""
         user = self._user(context)
         (epoch, sequence), seen = ack_of(request)
         self._backend.metrics.acked("grpc", seen=seen)
         await self._backend.dispatcher.acked(user.user_id, epoch, sequence, seen=seen)
-        return pb.AckResponse()
+        return pb.AckEventResponse()
 
     def _user(self, context: Context) -> TokenUser:
         return self._backend.tokens.user(bearer_token(context))

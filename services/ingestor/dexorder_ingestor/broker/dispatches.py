@@ -8,7 +8,7 @@ from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Instrument, Series
-from dexorder_common.model.periods import check_period, check_span, check_times
+from dexorder_common.model.periods import GIVEN_FIELDS, check_period, check_span, check_times
 from dexorder_common.model.realtime import RealtimeDispatch, RealtimeParams
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, SlotType
@@ -56,7 +56,7 @@ def _historical(request: pb.DataRequest) -> Dispatch:
         request.job_id,
         request.request_id,
         Series(str(Instrument.parse(request.ticker)), wanted.period_seconds),
-        check_span(wanted.start_time, wanted.end_time, wanted.period_seconds),
+        check_span(wanted.start_time, wanted.end_time, wanted.period_seconds, GIVEN_FIELDS),
         request.client_id,
         wanted.limit,
     )
@@ -90,7 +90,7 @@ def _dataset(request: pb.DataRequest) -> Dispatch:
     wanted = request.historical
     ticker = str(Instrument.parse(request.ticker))
     series = Series.decode(ticker, wanted.period_seconds, request.dataset)
-    span = check_times(wanted.start_time, wanted.end_time)
+    span = check_times(wanted.start_time, wanted.end_time, GIVEN_FIELDS)
     return Dispatch(request.job_id, request.request_id, series, span, request.client_id)
 
 

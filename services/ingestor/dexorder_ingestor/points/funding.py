@@ -53,7 +53,7 @@ class FundingSource:
         """Return the value of a page's record."""
         rates = [
             funding_pb2.FundingRate(
-                funding_time=each.time_ns,
+                funding_time_ns=each.time_ns,
                 rate=each.values[0],
                 mark_price=each.values[1],
                 interval_seconds=each.interval_seconds,

@@ -18,7 +18,7 @@ from dexorder_ingestor.realtime.live_buffer import LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
 
 _SIDES = {"buy": market_pb2.Trade.SIDE_BUY, "sell": market_pb2.Trade.SIDE_SELL}
 
@@ -27,11 +27,11 @@ def encode_trade(trade: Trade) -> market_pb2.Trade:
     """Return a trade without its ticker."""
     return market_pb2.Trade(
         trade_id=trade.trade_id,
-        time=trade.time_ns,
+        time_ns=trade.time_ns,
         price=trade.price,
         amount=trade.amount,
         side=_SIDES.get(trade.side, market_pb2.Trade.SIDE_UNSPECIFIED),
-        received_at=trade.received_ns,
+        received_ns=trade.received_ns,
     )
 
 
@@ -45,7 +45,7 @@ def encode_live(job_id: str, news: LiveNews, running: Iterable[tuple[int, Candle
     """Return the live data of a job, with the candles that run."""
     missed = [
         realtime_pb2.Missed(
-            period_seconds=each.period_seconds, count=each.count, start_time=each.start_ns, end_time=each.end_ns
+            period_seconds=each.period_seconds, count=each.count, start_ns=each.start_ns, end_ns=each.end_ns
         )
         for each in news.missed
     ]
@@ -63,7 +63,7 @@ def live_candle(
         ohlcv=ohlcv_pb2.OHLCV.FromString(encode_candle(candle)),
         closed=closed,
         amends=amends,
-        received_at=received_ns,
+        received_ns=received_ns,
     )
 
 

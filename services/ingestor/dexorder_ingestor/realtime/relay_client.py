@@ -178,7 +178,7 @@ async def resume(
     Raises:
         Unavailable: The relay is unavailable for ``publish_timeout_seconds``.
     """
-    request = pb.ResumeRealtimeRequest(job_id=job_id, ingestor_id=settings.name, exchange_time=fallback_ns)
+    request = pb.ResumeRealtimeRequest(job_id=job_id, ingestor_id=settings.name, exchange_time_ns=fallback_ns)
     relay, timeout = publisher.relay, settings.rpc_timeout_seconds
     try:
         answer = await publisher.call("ResumeRealtime", lambda: relay.ResumeRealtime(request, timeout=timeout))
@@ -187,17 +187,17 @@ async def resume(
         return Resume(fallback_ns, "", dict.fromkeys(periods, fallback_ns))
     if not answer.current:
         return None
-    wanted = {each.period_seconds: each.start_time for each in answer.candles}
-    return Resume(answer.start_time, answer.last_trade_id, wanted)
+    wanted = {each.period_seconds: each.start_ns for each in answer.candles}
+    return Resume(answer.start_ns, answer.last_trade_id, wanted)
 
 
 def _encode(progress: SeriesReport) -> pb.RealtimeReport:
     return pb.RealtimeReport(
         job_id=progress.job_id,
         period_seconds=progress.period_seconds,
-        start_time=progress.span.start_ns,
-        end_time=progress.span.end_ns,
+        start_ns=progress.span.start_ns,
+        end_ns=progress.span.end_ns,
         count=progress.count,
         last_trade_id=progress.last_trade_id or None,
-        lag=max(0, progress.lag_ns),
+        lag_ns=max(0, progress.lag_ns),
     )

@@ -1,4 +1,4 @@
-"""Older form of a request, ``FetchOhlc``: waits for the end, then reads the rows from the table as pages in time order.
+"""Older form of a request, ``StreamOhlc``: waits for the end, then reads the rows from the table page by page.
 
 Rows are read window by window, so that an answer of any length needs the memory of one window.
 """

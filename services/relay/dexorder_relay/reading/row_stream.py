@@ -18,7 +18,7 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
-from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsResponse
+from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsResponse
 from dexorder_relay.reading.rows import CandleRows, MarketRows
 from dexorder_relay.reading.table_reader import TableReader
 
@@ -27,7 +27,7 @@ WINDOW_ROWS = 50_000
 BATCH_ROWS = 5_000
 """Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
 PARALLEL_WINDOWS = 2
-Messages = AsyncGenerator[ReadRowsResponse, None]
+Messages = AsyncGenerator[StreamRowsResponse, None]
 R = TypeVar("R", CandleRows, MarketRows)
 T = TypeVar("T")
 
@@ -55,15 +55,15 @@ class RowStreams:
 
     async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
         rows = await asyncio.to_thread(open_table)
-        yield ReadRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
+        yield StreamRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
         planned = await self._in_turn(partial(plan, rows))
-        yield ReadRowsResponse(row_count=planned.rows)
+        yield StreamRowsResponse(row_count=planned.rows)
         sent = 0
         for read in planned.parts:
             part = await self._in_turn(read)
             sent += part.num_rows
             for batch in part.combine_chunks().to_batches(BATCH_ROWS):
-                yield ReadRowsResponse(data=batch.serialize().to_pybytes())
+                yield StreamRowsResponse(data=batch.serialize().to_pybytes())
         if sent != planned.rows:
             raise Unavailable(f"{table} gave {sent} of {planned.rows} rows at snapshot {rows.snapshot_id}")
 

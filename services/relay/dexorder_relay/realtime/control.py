@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dexorder_common.model.errors import Conflict, InvalidRequest, NotFound
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import control_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as pb
 
 MAX_UNREAD = 1_000
 CONFIG_FIELDS = ("max_concurrent", "timeout_seconds", "kafka_topic")

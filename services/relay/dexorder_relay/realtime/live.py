@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from dexorder_common.model.datasets import TRADES, realtime_dataset
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_protos.dexorder.market.v1 import market_pb2
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 
 M = TypeVar("M")
 Message = market_pb2.Trade | market_pb2.Candle
@@ -189,17 +189,17 @@ class LiveHub:
         items: list[LiveItem[Message]] = []
         for trade in trades:
             trade.ticker = ticker
-            items.append(LiveItem(LiveKind(ticker, 0), trade.time, trade))
+            items.append(LiveItem(LiveKind(ticker, 0), trade.time_ns, trade))
         for candle in candles:
             candle.ticker = ticker
             items.append(
-                LiveItem(LiveKind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time, candle)
+                LiveItem(LiveKind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time_ns, candle)
             )
         for stream in streams:
             for each in missed:
                 if stream.interest.has_series(each.period_seconds):
                     key = ticker, each.period_seconds
-                    stream.queue.count_dropped(key, Dropped(each.count, each.start_time, each.end_time))
+                    stream.queue.count_dropped(key, Dropped(each.count, each.start_ns, each.end_ns))
             for item in items:
                 if stream.interest.wants(item.kind):
                     stream.queue.put(item)

@@ -49,7 +49,7 @@ def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
     if not listed.markets:
         raise InvalidRequest("markets is empty")
     if not 0 < listed.fetched_ns <= MAX_TIME_NS:
-        raise InvalidRequest(f"fetched_at {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
+        raise InvalidRequest(f"fetched_ns {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
     instruments = sorted(listed.markets)
     if listed.candles:
         _check_offer(listed.candles)

@@ -20,8 +20,13 @@ from dexorder_relay.state.request import LiveRequest
 REQUEST, SEND, DECIDE = "history request", "send job", "decide outcome"
 MAX_LINKS = 32
 ROOTS = [
-    f"dexorder.relay.v1.RelayService/{name}"
-    for name in ("SubmitHistorical", "RefreshHistorical", "SnapshotTickers", "FetchOhlc")
+    f"dexorder.relay.v1.{name}"
+    for name in (
+        "HistoryService/SubmitHistorical",
+        "HistoryService/SnapshotTickers",
+        "HistoryService/StreamOhlc",
+        "OperatorService/RefreshHistorical",
+    )
 ]
 """Calls that begin a trace if their caller has none."""
 

@@ -11,9 +11,9 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc import realtime_messages as messages
 from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.market.v1 import market_pb2
-from dexorder_protos.dexorder.relay.v1 import control_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.realtime.control import CANCEL, Connected
@@ -61,9 +61,9 @@ class RealtimeRpcs:
             next_page_token=str(found[-1].sequence) if len(found) == size else "",
         )
 
-    async def StreamMarketData(
-        self, request: pb.StreamMarketDataRequest, _: object
-    ) -> AsyncIterator[pb.StreamMarketDataResponse]:
+    async def WatchMarketData(
+        self, request: pb.WatchMarketDataRequest, _: object
+    ) -> AsyncIterator[pb.WatchMarketDataResponse]:
         """Stream live data without end."""
         interest = self._interest(request)
         metrics, signals = self.engine.context.metrics, self.engine.context.signals
@@ -82,8 +82,8 @@ class RealtimeRpcs:
                     await signals.wait(stream.event)
 
     async def ControlIngestors(
-        self, request: control_pb2.ControlIngestorsRequest, _: object
-    ) -> control_pb2.ControlIngestorsResponse:
+        self, request: operator_pb.ControlIngestorsRequest, _: object
+    ) -> operator_pb.ControlIngestorsResponse:
         """Give an instruction to ingestors; CANCEL ends its request first, so that its jobs are fenced."""
         access.check_admin(current_caller(), "control ingestors")
         control = request.control
@@ -92,9 +92,9 @@ class RealtimeRpcs:
             await self.engine.queries.record(control.request_id)
             await self.engine.completion.cancel(control.request_id, stop_work=False)
         ingestor_id = request.ingestor_id if request.HasField("ingestor_id") else None
-        return control_pb2.ControlIngestorsResponse(results=await self.engine.control.instruct(control, ingestor_id))
+        return operator_pb.ControlIngestorsResponse(results=await self.engine.control.instruct(control, ingestor_id))
 
-    def _interest(self, request: pb.StreamMarketDataRequest) -> Interest:
+    def _interest(self, request: pb.WatchMarketDataRequest) -> Interest:
         if not 1 <= len(request.tickers) <= MAX_TICKERS:
             raise InvalidRequest(f"tickers has {len(request.tickers)} entries; 1 to {MAX_TICKERS} are allowed")
         for ticker in request.tickers:
@@ -122,17 +122,17 @@ def _check_own(subscription_id: str) -> None:
         )
 
 
-def _answer(stream: LiveStream) -> pb.StreamMarketDataResponse:
+def _answer(stream: LiveStream) -> pb.WatchMarketDataResponse:
     dropped, items = stream.queue.take(ITEMS_IN_AN_ANSWER)
     states, stream.states = stream.states, {}
-    return pb.StreamMarketDataResponse(
+    return pb.WatchMarketDataResponse(
         missed=[
             pb.Missed(
                 ticker=ticker,
                 period_seconds=period,
                 count=each.count,
-                start_time=each.start_ns,
-                end_time=each.end_ns,
+                start_ns=each.start_ns,
+                end_ns=each.end_ns,
             )
             for (ticker, period), each in dropped.items()
         ],
@@ -152,7 +152,7 @@ class RealtimeReports:
         """Return where a dispatch begins."""
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
-        exchange_ns = min(request.exchange_time, MAX_TIME_NS) if request.HasField("exchange_time") else None
+        exchange_ns = min(request.exchange_time_ns, MAX_TIME_NS) if request.HasField("exchange_time_ns") else None
         resumption = self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME], exchange_ns)
         return messages.encode_resumption(resumption)
 
@@ -179,25 +179,23 @@ class RealtimeReports:
         return ipb.PushMarketDataResponse(dropped=dropped)
 
     async def WatchControl(
-        self, request: control_pb2.WatchControlRequest, _: object
-    ) -> AsyncIterator[control_pb2.WatchControlResponse]:
+        self, request: ipb.WatchControlRequest, _: object
+    ) -> AsyncIterator[ipb.WatchControlResponse]:
         """Stream the instructions for an ingestor; the first answer has none."""
         check_id("ingestor_id", request.ingestor_id)
         ingestor = Connected(request.ingestor_id, frozenset(request.exchanges), frozenset(request.topics))
         control, signals = self.engine.control, self.engine.context.signals
         with control.connect(ingestor), signals.listen("control", ingestor.event):
-            yield control_pb2.WatchControlResponse()
+            yield ipb.WatchControlResponse()
             while True:
                 if (found := control.next(ingestor)) is not None:
-                    yield control_pb2.WatchControlResponse(control_id=found[0], control=found[1])
+                    yield ipb.WatchControlResponse(control_id=found[0], control=found[1])
                 else:
                     await signals.wait(ingestor.event)
 
-    async def ReportControl(
-        self, request: control_pb2.ReportControlRequest, _: object
-    ) -> control_pb2.ReportControlResponse:
+    async def ReportControl(self, request: ipb.ReportControlRequest, _: object) -> ipb.ReportControlResponse:
         """Take the result of an instruction."""
-        if request.result.outcome not in (control_pb2.CONTROL_OUTCOME_APPLIED, control_pb2.CONTROL_OUTCOME_REFUSED):
+        if request.result.outcome not in (operator_pb.CONTROL_OUTCOME_APPLIED, operator_pb.CONTROL_OUTCOME_REFUSED):
             raise InvalidRequest(f"result.outcome {request.result.outcome} is neither APPLIED (1) nor REFUSED (2)")
         self.engine.control.report(request.control_id, request.result)
-        return control_pb2.ReportControlResponse()
+        return ipb.ReportControlResponse()

@@ -32,7 +32,7 @@ class JobReports:
         """Record a page that Kafka has acknowledged."""
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
-        span, empty = TimeRange(request.start_time, request.end_time), messages.decode_ranges(request.empty)
+        span, empty = TimeRange(request.start_ns, request.end_ns), messages.decode_ranges(request.empty)
         current = await self.engine.jobs.report_page(request.job_id, span, empty, request.calls)
         return ipb.ReportPageResponse(current=current)
 
@@ -44,10 +44,12 @@ class JobReports:
         current = self.engine.jobs.report_delay(request.job_id, delay)
         return ipb.ReportDelayResponse(current=current)
 
-    async def ReportMarkets(self, request: ipb.ReportMarketsRequest, _: object) -> ipb.ReportMarketsResponse:
+    async def ReportInstruments(
+        self, request: ipb.ReportInstrumentsRequest, _: object
+    ) -> ipb.ReportInstrumentsResponse:
         """Store the instruments of an exchange."""
         await self.engine.instruments.report(messages.decode_instruments(request.exchange, request))
-        return ipb.ReportMarketsResponse()
+        return ipb.ReportInstrumentsResponse()
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,9 @@ class PipelineReports:
         self, request: ppb.ListNamedSnapshotsRequest, _: object
     ) -> ppb.ListNamedSnapshotsResponse:
         """Return the snapshots that notifications have named since a time."""
-        since_ns = min(request.since, MAX_TIME_NS)
+        since_ns = min(request.since_ns, MAX_TIME_NS)
         found = await self.engine.context.store.named_snapshots(since_ns, SNAPSHOTS_IN_AN_ANSWER)
-        snapshots = [ppb.NamedSnapshot(snapshot_id=each, named_at=named) for each, named in found]
+        snapshots = [ppb.NamedSnapshot(snapshot_id=each, named_ns=named) for each, named in found]
         return ppb.ListNamedSnapshotsResponse(snapshots=snapshots)
 
     def _valid(self, kind: str, decode: Callable[[M], V], parts: Iterable[M]) -> list[V]:

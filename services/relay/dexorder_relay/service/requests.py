@@ -16,8 +16,9 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc import history_messages as messages
 from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
+from dexorder_protos.dexorder.relay.v1.history_service_pb2 import SnapshotTickersRequest
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.reading.fetch_ohlc import Submit
@@ -37,7 +38,9 @@ class RequestRpcs:
         submit = self.engine.submitter.submit
         return await self._submit(request.request_id, lambda: messages.decode_request(request), submit)
 
-    async def RefreshHistorical(self, request: pb.RefreshHistoricalRequest, _: object) -> ingest.SubmitResponse:
+    async def RefreshHistorical(
+        self, request: operator_pb.RefreshHistoricalRequest, _: object
+    ) -> ingest.SubmitResponse:
         """Accept a request that fetches its whole range again."""
         given, submit = request.request, self.engine.submitter.submit
         return await self._submit(given.request_id, lambda: messages.decode_request(given, refresh=True), submit)
@@ -64,7 +67,7 @@ class RequestRpcs:
         self.engine.context.metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
         return answer
 
-    async def FetchOhlc(self, request: ingest.OHLCRequest, _: object) -> AsyncIterator[ingest.Response]:
+    async def StreamOhlc(self, request: ingest.OHLCRequest, _: object) -> AsyncIterator[ingest.Response]:
         """Submit a request in its older form and stream the rows once it has ended."""
         caller = current_caller()
         submitted = access.signed(caller, messages.decode_request(request))
@@ -73,12 +76,12 @@ class RequestRpcs:
                 async for page in pages:
                     yield page
 
-    async def GetRequest(self, request: pb.GetRequestRequest, _: object) -> pb.GetRequestResponse:
+    async def GetRequest(self, request: history_pb.GetRequestRequest, _: object) -> history_pb.GetRequestResponse:
         """Return one record."""
         record = access.seen(current_caller(), await self.engine.queries.record(request.request_id))
-        return pb.GetRequestResponse(record=messages.encode_record(record))
+        return history_pb.GetRequestResponse(record=messages.encode_record(record))
 
-    async def ListRequests(self, request: pb.ListRequestsRequest, _: object) -> pb.ListRequestsResponse:
+    async def ListRequests(self, request: history_pb.ListRequestsRequest, _: object) -> history_pb.ListRequestsResponse:
         """Return a page of records; the token is the sequence number of its last one."""
         size = page_size(request.page_size)
         if not 0 <= request.state < len(RequestState):
@@ -87,31 +90,33 @@ class RequestRpcs:
         client_id = access.listed(current_caller(), request.client_id)
         records = await self.engine.queries.records(client_id, state, read_token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
-        return pb.ListRequestsResponse(records=map(messages.encode_record, records), next_page_token=token)
+        return history_pb.ListRequestsResponse(records=map(messages.encode_record, records), next_page_token=token)
 
-    async def CancelRequest(self, request: pb.CancelRequestRequest, _: object) -> pb.CancelRequestResponse:
+    async def CancelRequest(
+        self, request: history_pb.CancelRequestRequest, _: object
+    ) -> history_pb.CancelRequestResponse:
         """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
         access.check_may_cancel(current_caller(), (await self.engine.queries.record(request.request_id)).request)
         await self.engine.completion.cancel(request.request_id)
         record = await self.engine.queries.record(request.request_id)
-        return pb.CancelRequestResponse(record=messages.encode_record(record))
+        return history_pb.CancelRequestResponse(record=messages.encode_record(record))
 
     async def WatchProgress(
-        self, request: pb.WatchProgressRequest, _: object
-    ) -> AsyncIterator[pb.WatchProgressResponse]:
+        self, request: history_pb.WatchProgressRequest, _: object
+    ) -> AsyncIterator[history_pb.WatchProgressResponse]:
         """Stream state and progress until FINISHED."""
         await self._check_seen(request.request_id)
         with self.engine.context.quotas.stream(current_caller()):
             async with aclosing(self.engine.queries.watch(request.request_id)) as changes:
                 async for progress in changes:
-                    yield pb.WatchProgressResponse(
+                    yield history_pb.WatchProgressResponse(
                         state=messages.encode_state(progress.state), progress=messages.encode_progress(progress)
                     )
 
-    async def SubscribeNotifications(
-        self, request: pb.SubscribeNotificationsRequest, _: object
-    ) -> AsyncIterator[pb.SubscribeNotificationsResponse]:
+    async def WatchNotifications(
+        self, request: history_pb.WatchNotificationsRequest, _: object
+    ) -> AsyncIterator[history_pb.WatchNotificationsResponse]:
         """Stream a topic's notifications after a cursor, without end."""
         after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
         caller = current_caller()

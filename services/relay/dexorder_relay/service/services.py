@@ -12,16 +12,25 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
 from dexorder_protos.dexorder.relay.v1 import (
+    coverage_service_pb2,
+    coverage_service_pb2_grpc,
+    history_service_pb2,
+    history_service_pb2_grpc,
+    ingestor_service_pb2,
     ingestor_service_pb2_grpc,
+    operator_service_pb2,
+    operator_service_pb2_grpc,
+    pipeline_service_pb2,
     pipeline_service_pb2_grpc,
-    relay_service_pb2_grpc,
+    realtime_service_pb2,
+    realtime_service_pb2_grpc,
+    rows_service_pb2,
+    rows_service_pb2_grpc,
+    trigger_service_pb2,
+    trigger_service_pb2_grpc,
 )
-from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pipeline_pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as relay_pb
-from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as udf_pb
-from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2, udf_registry_service_pb2_grpc
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.service.realtime import RealtimeReports, RealtimeRpcs
 from dexorder_relay.service.reports import JobReports, PipelineReports
@@ -30,10 +39,18 @@ from dexorder_relay.service.tables import TableRpcs
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
 from dexorder_relay.service.udfs import UdfReports, UdfRpcs
 
-RELAY = relay_pb.DESCRIPTOR.services_by_name["RelayService"]
-INGESTOR = ingestor_pb.DESCRIPTOR.services_by_name["IngestorService"]
-PIPELINE = pipeline_pb.DESCRIPTOR.services_by_name["PipelineService"]
-UDFS = udf_pb.DESCRIPTOR.services_by_name["UdfRegistryService"]
+SERVICES = {
+    "History": (history_service_pb2, history_service_pb2_grpc),
+    "Coverage": (coverage_service_pb2, coverage_service_pb2_grpc),
+    "Realtime": (realtime_service_pb2, realtime_service_pb2_grpc),
+    "Trigger": (trigger_service_pb2, trigger_service_pb2_grpc),
+    "Rows": (rows_service_pb2, rows_service_pb2_grpc),
+    "Operator": (operator_service_pb2, operator_service_pb2_grpc),
+    "Ingestor": (ingestor_service_pb2, ingestor_service_pb2_grpc),
+    "Pipeline": (pipeline_service_pb2, pipeline_service_pb2_grpc),
+    "UdfRegistry": (udf_registry_service_pb2, udf_registry_service_pb2_grpc),
+}
+"""Modules of each service, by its name without ``Service``."""
 
 
 def compose(service: ServiceDescriptor, *parts: object) -> Any:  # an untyped servicer
@@ -49,11 +66,21 @@ def compose(service: ServiceDescriptor, *parts: object) -> Any:  # an untyped se
 
 def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
     """Add the services for clients, ingestors and Spark; return their names."""
-    clients = RequestRpcs(engine), TableRpcs(engine), RealtimeRpcs(engine), TriggerRpcs(engine)
-    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(compose(RELAY, *clients), server)
-    ingestors = JobReports(engine), RealtimeReports(engine)
-    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(compose(INGESTOR, *ingestors), server)
-    pipeline = PipelineReports(engine), TriggerReports(engine), UdfReports(engine)
-    pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(compose(PIPELINE, *pipeline), server)
-    udf_registry_service_pb2_grpc.add_UdfRegistryServiceServicer_to_server(compose(UDFS, UdfRpcs(engine)), server)
-    return [each.full_name for each in (UDFS, RELAY, INGESTOR, PIPELINE)]
+    requests, tables, realtime = RequestRpcs(engine), TableRpcs(engine), RealtimeRpcs(engine)
+    parts: dict[str, tuple[object, ...]] = {
+        "History": (requests, tables),
+        "Coverage": (tables,),
+        "Realtime": (realtime,),
+        "Trigger": (TriggerRpcs(engine),),
+        "Rows": (tables,),
+        "Operator": (requests, realtime),
+        "Ingestor": (JobReports(engine), RealtimeReports(engine)),
+        "Pipeline": (PipelineReports(engine), TriggerReports(engine), UdfReports(engine)),
+        "UdfRegistry": (UdfRpcs(engine),),
+    }
+    names = []
+    for name, (messages, stubs) in SERVICES.items():
+        service: ServiceDescriptor = messages.DESCRIPTOR.services_by_name[f"{name}Service"]
+        getattr(stubs, f"add_{name}ServiceServicer_to_server")(compose(service, *parts[name]), server)
+        names.append(service.full_name)
+    return names

@@ -12,8 +12,10 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc import history_messages as messages
 from dexorder_common.rpc.identity import current_caller
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
+from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest, StreamRowsResponse
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.state.request import check_part, check_rows
 from dexorder_relay.verification.verification import VerificationState
@@ -28,28 +30,34 @@ class TableRpcs:
 
     engine: RelayEngine
 
-    async def GetCatalog(self, request: pb.GetCatalogRequest, _: object) -> pb.GetCatalogResponse:
+    async def GetCatalog(self, request: rows_pb.GetCatalogRequest, _: object) -> rows_pb.GetCatalogResponse:
         """Return name and properties of the Iceberg catalog."""
-        return pb.GetCatalogResponse(name=self.engine.catalog.name, properties=self.engine.catalog.public_properties())
+        return rows_pb.GetCatalogResponse(
+            name=self.engine.catalog.name, properties=self.engine.catalog.public_properties()
+        )
 
-    async def ListMarkets(self, request: pb.ListMarketsRequest, _: object) -> pb.ListMarketsResponse:
+    async def ListInstruments(
+        self, request: history_pb.ListInstrumentsRequest, _: object
+    ) -> history_pb.ListInstrumentsResponse:
         """Return the instruments of an exchange."""
         return messages.encode_instruments(await self.engine.instruments.listed(request.exchange))
 
-    async def GetCoverage(self, request: pb.GetCoverageRequest, _: object) -> AsyncIterator[pb.GetCoverageResponse]:
+    async def StreamCoverage(
+        self, request: coverage_pb.StreamCoverageRequest, _: object
+    ) -> AsyncIterator[coverage_pb.StreamCoverageResponse]:
         """Stream the coverage of a series, which is the same for every caller."""
         series, span = self._part(request, request.dataset, without_periods=True)
         with self.engine.context.quotas.stream(current_caller()):
             found = list(map(messages.encode_coverage_range, self.engine.queries.coverage(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
-                yield pb.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
+                yield coverage_pb.StreamCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
             pages = await self.engine.queries.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
-                yield pb.GetCoverageResponse(
+                yield coverage_pb.StreamCoverageResponse(
                     pages=map(messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
                 )
 
-    async def ReadRows(self, request: ReadRowsRequest, _: object) -> AsyncIterator[ReadRowsResponse]:
+    async def StreamRows(self, request: StreamRowsRequest, _: object) -> AsyncIterator[StreamRowsResponse]:
         """Stream the rows of a series, which are the same for every caller."""
         series = Series.decode(request.ticker, request.period_seconds, request.dataset)
         span = check_rows(series, *_ends(request), self.engine.context.venues)
@@ -60,8 +68,8 @@ class TableRpcs:
                     yield message
 
     async def VerifyCoverage(
-        self, request: pb.VerifyCoverageRequest, _: object
-    ) -> AsyncIterator[pb.VerifyCoverageResponse]:
+        self, request: coverage_pb.VerifyCoverageRequest, _: object
+    ) -> AsyncIterator[coverage_pb.VerifyCoverageResponse]:
         """Stream the progress of a verification, then its result."""
         caller, (series, span) = current_caller(), self._part(request)
         current = VerificationState(series)
@@ -74,7 +82,7 @@ class TableRpcs:
 
     def _part(
         self,
-        request: pb.GetCoverageRequest | pb.VerifyCoverageRequest,
+        request: coverage_pb.StreamCoverageRequest | coverage_pb.VerifyCoverageRequest,
         dataset: str = "",
         *,
         without_periods: bool = False,
@@ -84,7 +92,7 @@ class TableRpcs:
 
 
 def _ends(
-    request: pb.GetCoverageRequest | pb.VerifyCoverageRequest | ReadRowsRequest,
+    request: coverage_pb.StreamCoverageRequest | coverage_pb.VerifyCoverageRequest | StreamRowsRequest,
 ) -> tuple[int | None, int | None]:
-    start_ns = request.start_time if request.HasField("start_time") else None
-    return start_ns, request.end_time if request.HasField("end_time") else None
+    start_ns = request.start_ns if request.HasField("start_ns") else None
+    return start_ns, request.end_ns if request.HasField("end_ns") else None

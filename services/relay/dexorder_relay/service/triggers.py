@@ -18,7 +18,7 @@ from dexorder_common.rpc import trigger_messages as messages
 from dexorder_common.rpc.identity import Role, current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.requests.queries import page_size, read_token
@@ -70,9 +70,9 @@ class TriggerRpcs:
             next_page_token=str(found[-1].registration) if len(found) == size else "",
         )
 
-    async def SubscribeTriggerEvents(
-        self, request: pb.SubscribeTriggerEventsRequest, _: object
-    ) -> AsyncIterator[pb.SubscribeTriggerEventsResponse]:
+    async def WatchTriggerEvents(
+        self, request: pb.WatchTriggerEventsRequest, _: object
+    ) -> AsyncIterator[pb.WatchTriggerEventsResponse]:
         """Stream events after a cursor, without end."""
         caller = current_caller()
         named = {"trigger_id": request.trigger_id, "callback_id": request.callback_id}
@@ -90,11 +90,11 @@ class TriggerRpcs:
         self, request: pb.BacktestTriggerRequest, _: object
     ) -> AsyncIterator[pb.BacktestTriggerResponse]:
         """Stream the firings over stored rows, then the summary."""
-        if not 0 <= request.start_time < request.end_time <= MAX_TIME_NS:
+        if not 0 <= request.start_ns < request.end_ns <= MAX_TIME_NS:
             raise InvalidRequest(
-                f"start_time {request.start_time} is not before end_time {request.end_time}, both up to {MAX_TIME_NS}"
+                f"start_ns {request.start_ns} is not before end_ns {request.end_ns}, both up to {MAX_TIME_NS}"
             )
-        trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_time, request.end_time)
+        trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_ns, request.end_ns)
         rules.check_watched(trigger, self.engine.context.venues)
         try:
             await self.engine.triggers.compile(trigger)
@@ -113,13 +113,13 @@ class TriggerReports:
 
     engine: RelayEngine
 
-    async def FollowTriggers(
-        self, request: ppb.FollowTriggersRequest, _: object
-    ) -> AsyncIterator[ppb.FollowTriggersResponse]:
+    async def WatchTriggers(
+        self, request: ppb.WatchTriggersRequest, _: object
+    ) -> AsyncIterator[ppb.WatchTriggersResponse]:
         """Stream the changes of triggers."""
         async with aclosing(self.engine.triggers.follow(min(request.after_change, MAX_TIME_NS))) as found:
             async for each in found:
-                yield ppb.FollowTriggersResponse(
+                yield ppb.WatchTriggersResponse(
                     changes=map(_encode_change, each.changes), change=each.change, reset=each.reset
                 )
 
@@ -140,10 +140,10 @@ class TriggerReports:
         return ppb.ReportTriggerEventsResponse()
 
 
-def encode_stored(each: store.StoredEvent) -> pb.SubscribeTriggerEventsResponse:
+def encode_stored(each: store.StoredEvent) -> pb.WatchTriggerEventsResponse:
     """Return the message of a stored event."""
     event = each.event
-    return pb.SubscribeTriggerEventsResponse(
+    return pb.WatchTriggerEventsResponse(
         cursor=each.cursor,
         event_id=event.event_id,
         kind=event.kind,  # type: ignore[arg-type]  # the same numbers
@@ -176,4 +176,4 @@ def decode_reported(message: ppb.ReportedTriggerEvent) -> store.ReportedEvent:
 
 def _encode_change(change: store.TriggerChange) -> ppb.TriggerChange:
     trigger = messages.encode_request(change.trigger) if change.trigger else None
-    return ppb.TriggerChange(registration=change.registration, trigger=trigger, registered_at=change.registered_ns)
+    return ppb.TriggerChange(registration=change.registration, trigger=trigger, registered_ns=change.registered_ns)

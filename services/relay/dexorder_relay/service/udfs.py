@@ -35,7 +35,7 @@ class UdfRpcs:
         made = self.engine.udfs.start(
             name,
             definition,
-            anew=request.anew,
+            anew=request.reset_state,
             client_id=caller.client_id if caller else "",
             wall_ns=self.engine.context.clock.wall_ns(),
         )
@@ -60,7 +60,7 @@ class UdfRpcs:
     async def ListUdfs(self, request: pb.ListUdfsRequest, _: object) -> pb.ListUdfsResponse:
         """Return all UDFs; the environment of a command only to admins."""
         caller = current_caller()
-        answer = pb.ListUdfsResponse(reported_at=self.engine.udfs.reported_ns)
+        answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns)
         for each in self.engine.udfs.listed():
             known = each.definition
             udf = pb.Udf(name=each.status.name) if known is None else messages.encode_definition(known)
@@ -74,12 +74,12 @@ class UdfRpcs:
             )
         return answer
 
-    async def UdfLogs(self, request: pb.UdfLogsRequest, _: object) -> pb.UdfLogsResponse:
+    async def ListUdfLogs(self, request: pb.ListUdfLogsRequest, _: object) -> pb.ListUdfLogsResponse:
         """Return the last lines of a UDF."""
         self._check_owner(current_caller(), request.name)
         found = self.engine.udfs.lines(request.name, request.after)
-        return pb.UdfLogsResponse(
-            lines=[pb.UdfLogLine(number=each.number, time=each.time_ns, text=each.text) for each in found]
+        return pb.ListUdfLogsResponse(
+            lines=[pb.UdfLogLine(number=each.number, time_ns=each.time_ns, text=each.text) for each in found]
         )
 
     def _check_owner(self, caller: Caller | None, name: str) -> None:
@@ -100,7 +100,7 @@ class UdfReports:
         registry.report(
             map(messages.decode_definition, request.declared),
             map(messages.decode_status, request.statuses),
-            {each.name: [(line.time, line.text) for line in each.lines] for each in request.logs},
+            {each.name: [(line.time_ns, line.text) for line in each.lines] for each in request.logs},
             now_ns=self.engine.context.clock.wall_ns(),
         )
         found = registry.registrations.values()

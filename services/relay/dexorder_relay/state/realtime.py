@@ -46,7 +46,7 @@ def check_subscription(subscription: Subscription, venues: Container[str], *, wa
         check_period(period)
     since_ns = subscription.since_ns
     if since_ns is not None and not 0 < since_ns <= min(wall_ns, MAX_TIME_NS):
-        raise InvalidRequest(f"since {since_ns} is not between 1 and now, {wall_ns} nanoseconds")
+        raise InvalidRequest(f"since_ns {since_ns} is not between 1 and now, {wall_ns} nanoseconds")
 
 
 def closed_parts(span: TimeRange, period: int, *, wall_ns: int) -> list[TimeRange]:

@@ -27,6 +27,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
 from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.periods import (
+    GIVEN_FIELDS,
     PERIODS,
     ceil_to_grid,
     check_period,
@@ -99,11 +100,11 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
     check_id("client_id", request.client_id or "-")
     check_ticker(request.ticker, venues)
     if request.dataset.has_history and not request.dataset.has_periods:
-        check_times(request.start_ns, request.end_ns)
+        check_times(request.start_ns, request.end_ns, GIVEN_FIELDS)
         if request.limit is not None:
             raise InvalidRequest(f"limit {request.limit} is not allowed for {request.dataset.rows}; omit it")
         return
-    span = check_span(request.start_ns, request.end_ns, request.period_seconds)
+    span = check_span(request.start_ns, request.end_ns, request.period_seconds, GIVEN_FIELDS)
     if request.limit == 0:
         raise InvalidRequest("limit 0 requests no candle; omit it for the whole range")
     if request.refresh and request.limit is not None:

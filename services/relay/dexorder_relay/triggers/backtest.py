@@ -25,7 +25,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay.config import RelaySettings
 
 EVENTS_IN_AN_ANSWER = 100

@@ -1,4 +1,4 @@
-"""RelayService's contract through pytest-grpc's stub fixtures, as a synchronous client sees it.
+"""HistoryService's contract through pytest-grpc's stub fixtures, as a synchronous client sees it.
 
 The plugin starts synchronous servers only and our servicers are asyncio, so its ``grpc_server`` and ``grpc_addr`` are
 replaced: the relay runs on a loop in a thread, and the plugin's channel and stub fixtures are used as they are.
@@ -16,9 +16,9 @@ import grpc
 import pytest
 
 from dexorder_common.clock import SystemClock
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay.server import relay
 from tests.unit.services.relay.harness import catalog_settings, request, settings
 
@@ -48,33 +48,33 @@ def grpc_addr(grpc_server: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def grpc_stub_cls() -> type[rrpc.RelayServiceStub]:
-    return rrpc.RelayServiceStub
+def grpc_stub_cls() -> type[RelayStubs]:
+    return RelayStubs
 
 
 def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
-    answer = grpc_stub.SubmitHistorical(request("r", 0, 10, client_id="me"))
+    answer = grpc_stub.history.SubmitHistorical(request("r", 0, 10, client_id="me"))
     assert (answer.request_id, answer.status, answer.notification_topic) == (
         "r",
         ingest.SubmitResponse.QUEUED,
         "RESPONSE:me",
     )
-    record = grpc_stub.GetRequest(rpb.GetRequestRequest(request_id="r")).record
+    record = grpc_stub.history.GetRequest(rpb.GetRequestRequest(request_id="r")).record
     assert (record.state, record.request) == (rpb.REQUEST_STATE_QUEUED, request("r", 0, 10, client_id="me"))
     assert record.progress == rpb.Progress(expected_periods=10, expected_pages=1, jobs=1)
-    watch = grpc_stub.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
+    watch = grpc_stub.history.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
     assert next(watch).state == rpb.REQUEST_STATE_QUEUED
-    grpc_stub.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
+    grpc_stub.history.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
     assert [each.state for each in watch][-1] == rpb.REQUEST_STATE_FINISHED
-    stream = grpc_stub.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:me"))
+    stream = grpc_stub.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:me"))
     reported = next(stream)
     assert (reported.notification.error_message, reported.notification.status) == (
         "cancelled",
         ingest.HistoryReadyNotification.ERROR,
     )
     stream.cancel()
-    after = grpc_stub.SubscribeNotifications(
-        rpb.SubscribeNotificationsRequest(topic="RESPONSE:me", after_cursor=reported.cursor), timeout=0.2
+    after = grpc_stub.history.WatchNotifications(
+        rpb.WatchNotificationsRequest(topic="RESPONSE:me", after_cursor=reported.cursor), timeout=0.2
     )
     with pytest.raises(grpc.RpcError) as caught:
         next(after)
@@ -83,6 +83,6 @@ def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
 
 def test_errors_keep_their_codes_for_a_synchronous_client(grpc_stub: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        grpc_stub.GetRequest(rpb.GetRequestRequest(request_id="nobody"))
+        grpc_stub.history.GetRequest(rpb.GetRequestRequest(request_id="nobody"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert "'nobody'" in str(caught.value.details())

@@ -9,7 +9,7 @@ import pytest
 import zmq.asyncio
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from tests.rig.processes import free_ports
 from tests.unit.services.relay.harness import Ingestor, minute, page, suite
 from tests.unit.services.relay.harness import final_of as final
@@ -43,7 +43,7 @@ async def test_every_request_ends_once_after_a_restart(tmp_path: Path) -> None:
             finals=[final(job.job_id) for job in jobs],
         )
         reported: list[ingest.HistoryReadyNotification] = []
-        call = after.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:c"), timeout=60)
+        call = after.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:c"), timeout=60)
         while len(reported) < total:
             reported.append((await call.read()).notification)
         call.cancel()

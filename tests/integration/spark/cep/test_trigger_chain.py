@@ -23,7 +23,7 @@ from dexorder_protos.dexorder.events.v1 import event_service_pb2 as epb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as erpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_spark.cep.host import TriggerHost
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.services.relay.harness import TICKER, Suite, suite
@@ -79,14 +79,14 @@ class Markets:
 async def registered(s: Suite, trigger_id: str, sql: str = SQL, **outer: Any) -> None:
     parameters = {"fire": "level"} if sql == SQL else {}
     trigger = ingest.CEPTriggerRequest(trigger_id=trigger_id, sql_pattern=sql, tickers=[TICKER], parameters=parameters)
-    answer = await s.relay.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    answer = await s.relay.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
     assert answer.status == ingest.CEPTriggerAck.REGISTERED, answer
 
 
 async def running(s: Suite) -> None:
     async with asyncio.timeout(90):
         while (  # noqa: ASYNC110 - it happens in the relay
-            not (found := (await s.relay.ListTriggers(pb.ListTriggersRequest())).triggers)
+            not (found := (await s.relay.trigger.ListTriggers(pb.ListTriggersRequest())).triggers)
             or any(each.state != pb.TRIGGER_STATE_RUNNING for each in found)
         ):
             await asyncio.sleep(0.05)
@@ -100,11 +100,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def is_suspended_and_known(s: Suite, gateway: Gateway) -> None:
     """Check that list, events and the user say why the hostile trigger has ended; the other has missed no candle."""
-    states = {each.trigger.trigger_id: each for each in (await s.relay.ListTriggers(pb.ListTriggersRequest())).triggers}
+    states = {
+        each.trigger.trigger_id: each
+        for each in (await s.relay.trigger.ListTriggers(pb.ListTriggersRequest())).triggers
+    }
     assert (states["t"].state, states["t"].firings) == (pb.TRIGGER_STATE_RUNNING, 1 + CANDLES)
     assert states["hostile"].state == pb.TRIGGER_STATE_SUSPENDED
     assert "a row costs more than" in states["hostile"].reason
-    call = s.relay.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(trigger_id="hostile"), timeout=60)
+    call = s.relay.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(trigger_id="hostile"), timeout=60)
     answer = await call.read()
     call.cancel()
     assert answer.kind == pb.TRIGGER_EVENT_KIND_SUSPENDED
@@ -145,7 +148,7 @@ async def test_a_candle_becomes_an_event_and_an_alert_and_a_costly_trigger_is_su
             first_ns = (time.time_ns() // MINUTE_NS - CANDLES - 2) * MINUTE_NS
             markets.close(first_ns, 99.0)
             markets.close(first_ns + MINUTE_NS, 101.0)
-            call = s.relay.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(trigger_id="t"), timeout=60)
+            call = s.relay.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(trigger_id="t"), timeout=60)
             answer = await call.read()
             call.cancel()
             event = decode_event(answer.event)

@@ -21,7 +21,8 @@ from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.records.reporter import RelayReporter
 from dexorder_spark.source.records import RAW, RAW_DDL
@@ -105,8 +106,8 @@ async def test_a_refresh_beats_an_ingestor_whose_clock_is_a_year_ahead(spark: Sp
         await pipeline.process(first, final(first))
         assert (await s.finished("first")).status == OK
         assert pipeline.prices() == dict.fromkeys(range(10), 1.0)
-        again = rpb.RefreshHistoricalRequest(request=request("refresh", 0, 10))
-        second = page(await dispatched(s, s.relay.RefreshHistorical(again)), 0, 10, 2.0, now_ns - YEAR_NS)
+        again = operator_pb.RefreshHistoricalRequest(request=request("refresh", 0, 10))
+        second = page(await dispatched(s, s.relay.operator.RefreshHistorical(again)), 0, 10, 2.0, now_ns - YEAR_NS)
         await pipeline.process(second, final(second))
         assert (await s.finished("refresh")).status == OK
         assert pipeline.prices() == dict.fromkeys(range(10), 2.0)
@@ -136,8 +137,8 @@ async def test_records_that_no_dispatch_stands_behind_change_nothing(spark: Spar
         assert letters.keys() == {0, 1, 2, 3, 4, 5, 7}
         assert all("was not issued" in letters[offset] for offset in (0, 1, 2, 5, 7))
         assert "is outside" in letters[3] and "ETH/USDT.SIM" in letters[4]
-        known = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60)
-        found = [each async for answer in s.relay.GetCoverage(known) for each in answer.ranges]
+        known = coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+        found = [each async for answer in s.relay.coverage.StreamCoverage(known) for each in answer.ranges]
         assert [(minute(each.start_time), minute(each.end_time)) for each in found] == [(0, 10)]
         await pipeline.process(final(good))
         record = await s.finished("r")

@@ -57,7 +57,7 @@ class Bench:
         """Everything sent is in the tables once, reported and acked, and the driver serves."""
         wait_until(lambda: self.source.fake.committed == {p: e for p, e in self.source.fake.ends.items() if e})
         self.oracle.check(self.catalog)
-        told = {(page.start_time, page.end_time) for report in self.relay.reports for page in report.pages}
+        told = {(page.start_ns, page.end_ns) for report in self.relay.reports for page in report.pages}
         assert told == {(claimed.start_ns, claimed.end_ns) for _, claimed, _ in self.oracle.claims}
         assert self.ready.wait(240)
 

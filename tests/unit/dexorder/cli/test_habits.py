@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dexorder.cli.app import app
 from dexorder.cli.terminal import output
 from dexorder.cli.terminal.reporting import wants_json
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
 from tests.fakes.relay_server import FakeRelay
 
@@ -143,7 +143,7 @@ def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
     ],
 )
 def test_a_misspelt_ticker_is_refused_with_similar_ones(fake: FakeRelay, words: list[str]) -> None:
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2 and f"'BCT/USDT.SIM' is not a market of SIM (did you mean {TICKER}?)" in result.stderr
     assert not fake.subscriptions
@@ -161,13 +161,13 @@ def test_a_filter_that_is_not_a_ticker_or_names_an_unknown_exchange_is_refused(
 
 @pytest.mark.parametrize("command", [["realtime", "list"], ["trigger", "list"]])
 def test_a_listed_market_of_which_nothing_runs_is_an_empty_list(fake: FakeRelay, command: list[str]) -> None:
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
     assert CliRunner().invoke(app, [*command, "--ticker", TICKER]).exit_code == 0
 
 
 def test_a_running_subscription_is_listed_though_the_exchange_no_longer_lists_its_market(fake: FakeRelay) -> None:
     assert CliRunner().invoke(app, ["realtime", "start", "OLD/USDT.SIM", "--id", "mine"]).exit_code == 0
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
     listed = CliRunner().invoke(app, ["realtime", "list", "--ticker", "OLD/USDT.SIM"])
     assert listed.exit_code == 0 and "mine" in listed.stdout
 

@@ -13,7 +13,7 @@ from dexorder.rows import catalog as catalog_rows
 from dexorder.rows.table import Rows
 from dexorder_common.model.history import Progress, RequestState
 from dexorder_common.model.instrument import InstrumentList, ListedInstrument
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, candles, make_warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 
@@ -79,7 +79,7 @@ async def test_fewer_rows_than_announced_raise_history_mismatch(fake: FakeRelay,
 async def test_status_other_than_ok_raises_with_the_record(
     fake: FakeRelay, status: int, error: type[errors.HistoryError]
 ) -> None:
-    missing = [{"start_time": START, "end_time": START + 3_600_000_000_000}]
+    missing = [{"start_ns": START, "end_ns": START + 3_600_000_000_000}]
     fake.ends = ended(status, error_message="the exchange refused", missing=missing)
     async with AsyncClient(fake.address) as client:
         with pytest.raises(
@@ -282,8 +282,8 @@ async def test_no_rows_are_one_empty_batch(fake: FakeRelay, warehouse: Warehouse
 
 
 async def test_markets_are_listed_and_an_unknown_venue_is_one_sentence(fake: FakeRelay) -> None:
-    one = pb.Market(ticker=TICKER, active=True, type="spot", base="BTC", quote="USDT")
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[one], fetched_at=START)
+    one = pb.Instrument(ticker=TICKER, active=True, type="spot", base="BTC", quote="USDT")
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[one], fetched_ns=START)
     async with AsyncClient(fake.address) as client:
         found = await client.markets("SIM")
         assert found == InstrumentList("SIM", (ListedInstrument(TICKER, True, "spot", "BTC", "USDT"),), START)

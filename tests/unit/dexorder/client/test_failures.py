@@ -15,11 +15,11 @@ import pytest
 from dexorder import AsyncClient, errors
 from dexorder.client.failures import cause_of
 from dexorder_common.model.errors import Code
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2
 from tests.fakes.relay_server import FakeRelay
 from tests.fixtures_tls import Authority
 
-SERVICE = relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"].full_name
+SERVICE = history_service_pb2.DESCRIPTOR.services_by_name["HistoryService"].full_name
 ASKED = ("BTC/USDT.SIM", "1h", "2024-01-01", "2024-01-02")
 
 

@@ -13,7 +13,7 @@ from dexorder_common.model.realtime import RealtimeParams, RealtimeState, Series
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 
@@ -22,30 +22,34 @@ TICKER = "BTC/USDT.SIM"
 
 def trade(number: int, **more: object) -> market_pb2.Trade:
     """Return a trade of the ``number``-th second."""
-    values: dict[str, object] = {"trade_id": str(number), "time": START + number * SECOND_NS, "price": 100.0 + number}
+    values: dict[str, object] = {
+        "trade_id": str(number),
+        "time_ns": START + number * SECOND_NS,
+        "price": 100.0 + number,
+    }
     return market_pb2.Trade(**{"ticker": TICKER, "amount": 0.5, **values, **more})  # type: ignore[arg-type]
 
 
 def candle(number: int, *, closed: bool = True, **more: object) -> market_pb2.Candle:
     """Return a candle of the ``number``-th minute."""
     open_ns = START + 60 * number * SECOND_NS
-    ohlcv = OHLCV(open_time=open_ns, open=1.0, high=3.0, low=0.5, close=2.0, volume=7.0)
+    ohlcv = OHLCV(open_time_ns=open_ns, open=1.0, high=3.0, low=0.5, close=2.0, volume=7.0)
     return market_pb2.Candle(ticker=TICKER, period_seconds=60, ohlcv=ohlcv, closed=closed, **more)  # type: ignore[arg-type]
 
 
-def answer(*messages: market_pb2.Trade | market_pb2.Candle, **more: object) -> pb.StreamMarketDataResponse:
-    """Return an answer of StreamMarketData."""
+def answer(*messages: market_pb2.Trade | market_pb2.Candle, **more: object) -> pb.WatchMarketDataResponse:
+    """Return an answer of WatchMarketData."""
     trades = [each for each in messages if isinstance(each, market_pb2.Trade)]
     candles = [each for each in messages if isinstance(each, market_pb2.Candle)]
-    return pb.StreamMarketDataResponse(trades=trades, candles=candles, **more)  # type: ignore[arg-type]
+    return pb.WatchMarketDataResponse(trades=trades, candles=candles, **more)  # type: ignore[arg-type]
 
 
 def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
     first = answer(
-        trade(1, side=market_pb2.Trade.SIDE_SELL, received_at=START + 5),
-        candle(2, closed=False, amends=True, received_at=START + 6),
+        trade(1, side=market_pb2.Trade.SIDE_SELL, received_ns=START + 5),
+        candle(2, closed=False, amends=True, received_ns=START + 6),
         states=[pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING)],
-        missed=[pb.Missed(ticker=TICKER, period_seconds=60, count=4, start_time=START, end_time=START + 9)],
+        missed=[pb.Missed(ticker=TICKER, period_seconds=60, count=4, start_ns=START, end_ns=START + 9)],
     )
     fake.live = [[first]]
     with Client() as client:
@@ -114,7 +118,9 @@ def test_a_subscription_is_started_listed_and_stopped(fake: FakeRelay) -> None:
 
 
 def test_jobs_are_listed_with_their_series(fake: FakeRelay) -> None:
-    series = pb.RealtimeSeries(period_seconds=60, settled_until=START, count=3, reported_at=START + 1, lag=2_000_000)
+    series = pb.RealtimeSeries(
+        period_seconds=60, settled_until_ns=START, count=3, reported_ns=START + 1, lag_ns=2_000_000
+    )
     fake.jobs = [
         pb.RealtimeJob(
             ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, ingestor="ingestor-1", restarts=2, series=[series]

@@ -19,7 +19,7 @@ async def test_a_session_whose_token_expires_continues_with_the_next_one(
         lives, shown, notes = iter((1, 600)), list[str](), list[str]()
         gateway.dispatcher.keep("alice", "first")
 
-        def handle(message: pb.SubscribeResponse, place: pb.Cursor) -> bool:
+        def handle(message: pb.WatchEventsResponse, place: pb.Cursor) -> bool:
             if message.HasField("event"):
                 shown.append(message.event.event.event_id)
             return len(shown) < 2

@@ -58,7 +58,7 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRela
     catalog.close()
     for name in ("DEXORDER_CATALOG_NAME", "DEXORDER_CATALOG_URI", "DEXORDER_CATALOG_WAREHOUSE"):
         monkeypatch.delenv(name, raising=False)
-    relay = FakeRelay({"uri": uri, "warehouse": warehouse}, ended(Notify.OK, submitted_at=START + 100 * SECOND_NS))
+    relay = FakeRelay({"uri": uri, "warehouse": warehouse}, ended(Notify.OK, submitted_ns=START + 100 * SECOND_NS))
     with serving(relay):
         monkeypatch.setenv("DEXORDER_RELAY", relay.address)
         yield relay

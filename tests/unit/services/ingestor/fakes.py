@@ -19,8 +19,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.slots import JobKind, JobSlots, SlotType
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
-from dexorder_protos.dexorder.relay.v1 import control_pb2
-from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
@@ -117,75 +116,69 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
     """Keeps reports; jobs in ``fenced`` are no longer current. Realtime dispatches begin as ``resume`` says."""
 
     gateway: FakeGateway
-    reports: list[relay_pb.ReportPageRequest] = field(default_factory=list)
+    reports: list[ipb.ReportPageRequest] = field(default_factory=list)
     fenced: set[str] = field(default_factory=set)
     trouble: list[grpc.StatusCode] = field(default_factory=list)
-    markets: asyncio.Queue[relay_pb.ReportMarketsRequest] = field(default_factory=asyncio.Queue)
+    markets: asyncio.Queue[ipb.ReportInstrumentsRequest] = field(default_factory=asyncio.Queue)
     markets_trouble: list[grpc.StatusCode] = field(default_factory=list)
 
-    resume: relay_pb.ResumeRealtimeResponse = field(default_factory=relay_pb.ResumeRealtimeResponse)
-    progress: list[relay_pb.RealtimeReport] = field(default_factory=list)
-    live: list[relay_pb.PushMarketDataRequest] = field(default_factory=list)
-    instructions: asyncio.Queue[control_pb2.WatchControlResponse] = field(default_factory=asyncio.Queue)
-    results: asyncio.Queue[control_pb2.ReportControlRequest] = field(default_factory=asyncio.Queue)
-    watchers: list[control_pb2.WatchControlRequest] = field(default_factory=list)
+    resume: ipb.ResumeRealtimeResponse = field(default_factory=ipb.ResumeRealtimeResponse)
+    progress: list[ipb.RealtimeReport] = field(default_factory=list)
+    live: list[ipb.PushMarketDataRequest] = field(default_factory=list)
+    instructions: asyncio.Queue[ipb.WatchControlResponse] = field(default_factory=asyncio.Queue)
+    results: asyncio.Queue[ipb.ReportControlRequest] = field(default_factory=asyncio.Queue)
+    watchers: list[ipb.WatchControlRequest] = field(default_factory=list)
 
-    async def ResumeRealtime(
-        self, request: relay_pb.ResumeRealtimeRequest, context: Any
-    ) -> relay_pb.ResumeRealtimeResponse:
-        return relay_pb.ResumeRealtimeResponse() if request.job_id in self.fenced else self.resume
+    async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, context: Any) -> ipb.ResumeRealtimeResponse:
+        return ipb.ResumeRealtimeResponse() if request.job_id in self.fenced else self.resume
 
-    async def ReportRealtime(
-        self, request: relay_pb.ReportRealtimeRequest, context: Any
-    ) -> relay_pb.ReportRealtimeResponse:
+    async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, context: Any) -> ipb.ReportRealtimeResponse:
         for report in request.reports:
             written = [r.control for r in self.gateway.of(report.job_id)]
             series = [c for c in written if c.period_seconds == report.period_seconds]
-            assert report.start_time in {c.span.start_ns for c in series}, "only what Kafka has is reported"
-            assert report.end_time in {c.span.end_ns for c in series}, "only what Kafka has is reported"
+            assert report.start_ns in {c.span.start_ns for c in series}, "only what Kafka has is reported"
+            assert report.end_ns in {c.span.end_ns for c in series}, "only what Kafka has is reported"
         self.progress += request.reports
         fenced = {report.job_id for report in request.reports} & self.fenced
-        return relay_pb.ReportRealtimeResponse(fenced_job_ids=sorted(fenced))
+        return ipb.ReportRealtimeResponse(fenced_job_ids=sorted(fenced))
 
     async def PushMarketData(
-        self, messages: AsyncIterator[relay_pb.PushMarketDataRequest], context: Any
-    ) -> relay_pb.PushMarketDataResponse:
+        self, messages: AsyncIterator[ipb.PushMarketDataRequest], context: Any
+    ) -> ipb.PushMarketDataResponse:
         async for message in messages:
             self.live.append(message)
-        return relay_pb.PushMarketDataResponse()
+        return ipb.PushMarketDataResponse()
 
     async def WatchControl(
-        self, request: control_pb2.WatchControlRequest, context: Any
-    ) -> AsyncIterator[control_pb2.WatchControlResponse]:
+        self, request: ipb.WatchControlRequest, context: Any
+    ) -> AsyncIterator[ipb.WatchControlResponse]:
         self.watchers.append(request)
-        yield control_pb2.WatchControlResponse()
+        yield ipb.WatchControlResponse()
         while True:
             yield await self.instructions.get()
 
-    async def ReportControl(
-        self, request: control_pb2.ReportControlRequest, context: Any
-    ) -> control_pb2.ReportControlResponse:
+    async def ReportControl(self, request: ipb.ReportControlRequest, context: Any) -> ipb.ReportControlResponse:
         self.results.put_nowait(request)
-        return control_pb2.ReportControlResponse()
+        return ipb.ReportControlResponse()
 
-    async def ReportMarkets(
-        self, request: relay_pb.ReportMarketsRequest, context: Any
-    ) -> relay_pb.ReportMarketsResponse:
+    async def ReportInstruments(
+        self, request: ipb.ReportInstrumentsRequest, context: Any
+    ) -> ipb.ReportInstrumentsResponse:
         self.markets.put_nowait(request)
         if self.markets_trouble:
             await context.abort(self.markets_trouble.pop(0), "as the test wants it")
-        return relay_pb.ReportMarketsResponse()
+        return ipb.ReportInstrumentsResponse()
 
-    async def ReportPage(self, request: relay_pb.ReportPageRequest, context: Any) -> relay_pb.ReportPageResponse:
+    async def ReportPage(self, request: ipb.ReportPageRequest, context: Any) -> ipb.ReportPageResponse:
         if self.trouble:
             await context.abort(self.trouble.pop(0), "as the test wants it")
         spans = {(r.control.span.start_ns, r.control.span.end_ns) for r in self.gateway.pages(request.job_id)}
-        assert (request.start_time, request.end_time) in spans, "a page is reported only after Kafka has it"
+        assert (request.start_ns, request.end_ns) in spans, "a page is reported only after Kafka has it"
         self.reports.append(request)
-        return relay_pb.ReportPageResponse(current=request.job_id not in self.fenced)
+        return ipb.ReportPageResponse(current=request.job_id not in self.fenced)
 
-    async def ReportDelay(self, request: relay_pb.ReportDelayRequest, context: Any) -> relay_pb.ReportDelayResponse:
-        return relay_pb.ReportDelayResponse(current=request.job_id not in self.fenced)
+    async def ReportDelay(self, request: ipb.ReportDelayRequest, context: Any) -> ipb.ReportDelayResponse:
+        return ipb.ReportDelayResponse(current=request.job_id not in self.fenced)
 
 
 @asynccontextmanager

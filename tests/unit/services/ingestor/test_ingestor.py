@@ -25,7 +25,7 @@ async def run_job(world: World, request: pb.DataRequest) -> pb.WorkComplete:
 
 
 def rows(records: list[Record]) -> dict[int, list[float]]:
-    return {c.open_time: [c.open, c.high, c.low, c.close, c.volume] for r in records for c in r.candles}
+    return {c.open_time_ns: [c.open, c.high, c.low, c.close, c.volume] for r in records for c in r.candles}
 
 
 def check_dispatch(world: World, job_id: str, span: TimeRange) -> None:
@@ -44,9 +44,9 @@ def check_dispatch(world: World, job_id: str, span: TimeRange) -> None:
         assert page.value.status == OK
         assert page.value.total_records == len(page.candles) <= 1000
         empty = [t for r in page.control.empty for t in range(r.start_ns, r.end_ns, MINUTE_NS)]
-        opens = [c.open_time for c in page.candles]
+        opens = [c.open_time_ns for c in page.candles]
         assert sorted(opens + empty) == list(range(inside.start_ns, inside.end_ns, MINUTE_NS))
-    assert [(r.start_time, r.end_time, r.candles) for r in world.relay.reports if r.job_id == job_id] == [
+    assert [(r.start_ns, r.end_ns, r.candles) for r in world.relay.reports if r.job_id == job_id] == [
         (p.control.span.start_ns, p.control.span.end_ns, len(p.candles)) for p in pages
     ]
 

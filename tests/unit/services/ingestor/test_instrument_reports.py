@@ -43,7 +43,7 @@ async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: S
         offer = first.candles
         assert (offer.call_candles, offer.learnt, offer.volume_tolerance) == (1_000, False, 1e-12)
         assert {60, 3_600, 86_400} < set(offer.period_seconds)
-        assert NOW_NS < first.fetched_at < second.fetched_at
+        assert NOW_NS < first.fetched_ns < second.fetched_ns
 
 
 async def test_learnt_limit_is_reported_without_another_list(
@@ -57,7 +57,7 @@ async def test_learnt_limit_is_reported_without_another_list(
         second = await world.relay.markets.get()
         offer = second.candles
         assert (offer.call_candles, offer.learnt) == (250, True)
-        assert (list(second.markets), second.fetched_at) == (list(first.markets), first.fetched_at)
+        assert (list(second.markets), second.fetched_ns) == (list(first.markets), first.fetched_ns)
     async with world_of() as world:
         again = await world.relay.markets.get()
         assert again.candles == offer, "a restart forgets nothing"

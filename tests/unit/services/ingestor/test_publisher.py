@@ -51,13 +51,13 @@ async def test_record_and_report_carry_the_page(stage: Stage) -> None:
     assert (record.key, record.control, record.value.request_id) == (b"j1", PAGE, "r1")
     assert await stage.publisher.report_page(PAGE, 4, 7)
     (report,) = stage.relay.reports
-    assert (report.job_id, report.start_time, report.end_time, report.candles) == (
+    assert (report.job_id, report.start_ns, report.end_ns, report.candles) == (
         "j1",
         PAGE.span.start_ns,
         PAGE.span.end_ns,
         4,
     )
-    assert [(r.start_time, r.end_time) for r in report.empty] == [(minutes(2, 3).start_ns, minutes(2, 3).end_ns)]
+    assert [(r.start_ns, r.end_ns) for r in report.empty] == [(minutes(2, 3).start_ns, minutes(2, 3).end_ns)]
     stage.relay.fenced.add("j1")
     assert not await stage.publisher.report_page(PAGE, 4, 7)
 

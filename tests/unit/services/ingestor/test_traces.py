@@ -15,8 +15,8 @@ from tests.fakes.spans import exporting
 from tests.unit.services.ingestor.whole import whole
 from tests.unit.services.relay.harness import at
 
-RELAY = "dexorder.relay.v1.RelayService"
-SUBMIT, NOTIFY = f"{RELAY}/SubmitHistorical", f"{RELAY}/SubscribeNotifications"
+RELAY = "dexorder.relay.v1.HistoryService"
+SUBMIT, NOTIFY = f"{RELAY}/SubmitHistorical", f"{RELAY}/WatchNotifications"
 HISTORY, REQUEST, JOB = "dexorder.history", "history request", "process job"
 NOW_NS = at(1_000_000)
 

@@ -81,7 +81,7 @@ async def test_hanging_exchange_ends_the_request_with_its_ranges_and_leaves_the_
             record = await c.suite.finished("r1")
             assert record.status == pb.HistoryReadyNotification.ERROR
             assert "took longer than 0.5 s" in record.error_message
-            assert [(m.start_time, m.end_time) for m in record.missing] == [(at(0), at(300))]
+            assert [(m.start_ns, m.end_ns) for m in record.missing] == [(at(0), at(300))]
             assert c.gateway.records == []
         await c.sim.faults()
         async with c.ingestor():

@@ -32,13 +32,14 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.server import RunningRelay, relay
 from dexorder_relay.state import dispatches
@@ -250,8 +251,8 @@ def span_of(dispatch: Any) -> tuple[int, int]:
     return minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
 
 
-def ranges(pairs: Sequence[tuple[int, int]]) -> list[rpb.TimeRange]:
-    return [rpb.TimeRange(start_time=at(start), end_time=at(end)) for start, end in pairs]
+def ranges(pairs: Sequence[tuple[int, int]]) -> list[common_pb.TimeRange]:
+    return [common_pb.TimeRange(start_ns=at(start), end_ns=at(end)) for start, end in pairs]
 
 
 def page(
@@ -261,8 +262,8 @@ def page(
         job_id=job_id,
         ticker=TICKER,
         period_seconds=60,
-        start_time=at(start),
-        end_time=at(end),
+        start_ns=at(start),
+        end_ns=at(end),
         empty=ranges(empty),
         refused=refused,
     )
@@ -305,8 +306,8 @@ class Ingestor:
         answer = await self.stub.ReportPage(
             ipb.ReportPageRequest(
                 job_id=job_id,
-                start_time=at(start),
-                end_time=at(end),
+                start_ns=at(start),
+                end_ns=at(end),
                 candles=end - start,
                 empty=ranges(empty),
             )
@@ -339,7 +340,7 @@ class Suite:
     tls_ca: Path | None = None
 
     def __post_init__(self) -> None:
-        self.relay: Any = rrpc.RelayServiceStub(self.channel)
+        self.relay: Any = RelayStubs(self.channel)
         self.ingestors: Any = irpc.IngestorServiceStub(self.channel)
         self.pipeline.stub = prpc.PipelineServiceStub(self.channel)
         self.context = zmq.asyncio.Context()
@@ -351,7 +352,7 @@ class Suite:
         return await self.opened.enter_async_context(open_channel(self.running.address, made))
 
     async def stub(self, caller: str) -> Any:
-        return rrpc.RelayServiceStub(await self.channel_of(caller))
+        return RelayStubs(await self.channel_of(caller))
 
     def ingestor(self) -> Ingestor:
         made = Ingestor(self.context, self.running.broker_address, self.ingestors)
@@ -365,7 +366,9 @@ class Suite:
         return made
 
     async def submit(self, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
-        answer: ingest.SubmitResponse = await self.relay.SubmitHistorical(request(request_id, start, end, **fields))
+        answer: ingest.SubmitResponse = await self.relay.history.SubmitHistorical(
+            request(request_id, start, end, **fields)
+        )
         return answer
 
     async def queued(self, request_id: str, start: int, end: int, **fields: Any) -> str:
@@ -374,14 +377,16 @@ class Suite:
         return str(answer.notification_topic)
 
     async def record(self, request_id: str) -> Any:
-        return (await self.relay.GetRequest(rpb.GetRequestRequest(request_id=request_id))).record
+        return (await self.relay.history.GetRequest(history_pb.GetRequestRequest(request_id=request_id))).record
 
     async def finished(self, request_id: str) -> Any:
         """Wait until the request has ended and return its record."""
-        async for _ in self.relay.WatchProgress(rpb.WatchProgressRequest(request_id=request_id), timeout=30):
+        async for _ in self.relay.history.WatchProgress(
+            history_pb.WatchProgressRequest(request_id=request_id), timeout=30
+        ):
             pass
         record = await self.record(request_id)
-        assert record.state == rpb.REQUEST_STATE_FINISHED
+        assert record.state == history_pb.REQUEST_STATE_FINISHED
         return record
 
     async def ended(self, request_id: str) -> tuple[int, int]:
@@ -391,8 +396,8 @@ class Suite:
 
     async def notification(self, topic: str, after: int = 0) -> Any:
         """Return the first notification after a cursor."""
-        call = self.relay.SubscribeNotifications(
-            rpb.SubscribeNotificationsRequest(topic=topic, after_cursor=after), timeout=30
+        call = self.relay.history.WatchNotifications(
+            history_pb.WatchNotificationsRequest(topic=topic, after_cursor=after), timeout=30
         )
         answer = await call.read()
         call.cancel()

@@ -18,14 +18,14 @@ from dexorder import Client
 from dexorder.errors import DexorderError, RelayUnreachable
 from dexorder_common.rpc.identity import token_hash
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as upb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urpc
 from dexorder_relay.access import ROLES
+from dexorder_relay.service.services import SERVICES
 from dexorder_relay.verification import rechecker
 from dexorder_spark.records.reporter import RelayReporter
 from tests.fixtures_tls import Authority
@@ -76,33 +76,33 @@ async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
 
 CLIENTS, INGESTORS, PIPELINES = {"desk", "boss"}, {"fetcher"}, {"spark"}
 MATRIX = {
-    "RelayService/SubmitHistorical": CLIENTS,
-    "RelayService/GetRequest": CLIENTS,
-    "RelayService/ListRequests": CLIENTS,
-    "RelayService/CancelRequest": CLIENTS,
-    "RelayService/WatchProgress": CLIENTS,
-    "RelayService/SubscribeNotifications": CLIENTS,
-    "RelayService/GetCatalog": CLIENTS,
-    "RelayService/ListMarkets": CLIENTS,
-    "RelayService/FetchOhlc": CLIENTS,
-    "RelayService/GetCoverage": CLIENTS,
-    "RelayService/ReadRows": CLIENTS,
-    "RelayService/VerifyCoverage": CLIENTS,
-    "RelayService/RefreshHistorical": CLIENTS,
-    "RelayService/StartRealtime": CLIENTS,
-    "RelayService/StopRealtime": CLIENTS,
-    "RelayService/ListRealtime": CLIENTS,
-    "RelayService/SnapshotTickers": CLIENTS,
-    "RelayService/StreamMarketData": CLIENTS,
-    "RelayService/RegisterTrigger": CLIENTS,
-    "RelayService/DeleteTrigger": CLIENTS,
-    "RelayService/ListTriggers": CLIENTS,
-    "RelayService/SubscribeTriggerEvents": CLIENTS,
-    "RelayService/BacktestTrigger": CLIENTS,
-    "RelayService/ControlIngestors": {"boss"},
+    "HistoryService/SubmitHistorical": CLIENTS,
+    "HistoryService/GetRequest": CLIENTS,
+    "HistoryService/ListRequests": CLIENTS,
+    "HistoryService/CancelRequest": CLIENTS,
+    "HistoryService/WatchProgress": CLIENTS,
+    "HistoryService/WatchNotifications": CLIENTS,
+    "RowsService/GetCatalog": CLIENTS,
+    "HistoryService/ListInstruments": CLIENTS,
+    "HistoryService/StreamOhlc": CLIENTS,
+    "CoverageService/StreamCoverage": CLIENTS,
+    "RowsService/StreamRows": CLIENTS,
+    "CoverageService/VerifyCoverage": CLIENTS,
+    "OperatorService/RefreshHistorical": {"boss"},
+    "RealtimeService/StartRealtime": CLIENTS,
+    "RealtimeService/StopRealtime": CLIENTS,
+    "RealtimeService/ListRealtime": CLIENTS,
+    "HistoryService/SnapshotTickers": CLIENTS,
+    "RealtimeService/WatchMarketData": CLIENTS,
+    "TriggerService/RegisterTrigger": CLIENTS,
+    "TriggerService/DeleteTrigger": CLIENTS,
+    "TriggerService/ListTriggers": CLIENTS,
+    "TriggerService/WatchTriggerEvents": CLIENTS,
+    "TriggerService/BacktestTrigger": CLIENTS,
+    "OperatorService/ControlIngestors": {"boss"},
     "IngestorService/ReportPage": INGESTORS,
     "IngestorService/ReportDelay": INGESTORS,
-    "IngestorService/ReportMarkets": INGESTORS,
+    "IngestorService/ReportInstruments": INGESTORS,
     "IngestorService/ResumeRealtime": INGESTORS,
     "IngestorService/ReportRealtime": INGESTORS,
     "IngestorService/PushMarketData": INGESTORS,
@@ -111,20 +111,20 @@ MATRIX = {
     "PipelineService/ReportJobs": PIPELINES,
     "PipelineService/DescribeDispatches": PIPELINES,
     "PipelineService/ListNamedSnapshots": PIPELINES,
-    "PipelineService/FollowTriggers": PIPELINES,
+    "PipelineService/WatchTriggers": PIPELINES,
     "PipelineService/ReportTriggerEvents": PIPELINES,
     "PipelineService/SyncUdfs": PIPELINES,
     "UdfRegistryService/StartUdf": CLIENTS,
     "UdfRegistryService/StopUdf": CLIENTS,
     "UdfRegistryService/ListUdfs": CLIENTS,
-    "UdfRegistryService/UdfLogs": CLIENTS,
+    "UdfRegistryService/ListUdfLogs": CLIENTS,
 }
 
 
 async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
     methods = {
         f"{service.name}/{method.name}": (f"/{service.full_name}/{method.name}", method)
-        for module in (rpb, ipb, ppb, upb)
+        for module, _ in SERVICES.values()
         for service in module.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
@@ -169,7 +169,7 @@ async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_pa
         await boss.StartUdf(upb.StartUdfRequest(udf=own), timeout=30)
         for call in (
             other.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30),
-            other.UdfLogs(upb.UdfLogsRequest(name="mine"), timeout=30),
+            other.ListUdfLogs(upb.ListUdfLogsRequest(name="mine"), timeout=30),
             other.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="mine")), timeout=30),
         ):
             assert (await code_of(call))[0] is CODE.NOT_FOUND
@@ -185,26 +185,26 @@ async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_pa
 
 def asks(relay: Any, request_id: str, client_id: str) -> dict[str, Any]:
     """Return every call about a request or a client."""
-    topic = rpb.SubscribeNotificationsRequest
+    topic = rpb.WatchNotificationsRequest
     return {
-        "get": relay.GetRequest(rpb.GetRequestRequest(request_id=request_id), timeout=30),
-        "cancel": relay.CancelRequest(rpb.CancelRequestRequest(request_id=request_id), timeout=30),
-        "watch": relay.WatchProgress(rpb.WatchProgressRequest(request_id=request_id), timeout=30),
-        "topic": relay.SubscribeNotifications(topic(topic=f"HISTORY_READY:{request_id}"), timeout=30),
-        "client topic": relay.SubscribeNotifications(topic(topic=f"RESPONSE:{client_id}"), timeout=30),
-        "list": relay.ListRequests(rpb.ListRequestsRequest(client_id=client_id), timeout=30),
+        "get": relay.history.GetRequest(rpb.GetRequestRequest(request_id=request_id), timeout=30),
+        "cancel": relay.history.CancelRequest(rpb.CancelRequestRequest(request_id=request_id), timeout=30),
+        "watch": relay.history.WatchProgress(rpb.WatchProgressRequest(request_id=request_id), timeout=30),
+        "topic": relay.history.WatchNotifications(topic(topic=f"HISTORY_READY:{request_id}"), timeout=30),
+        "client topic": relay.history.WatchNotifications(topic(topic=f"RESPONSE:{client_id}"), timeout=30),
+        "list": relay.history.ListRequests(rpb.ListRequestsRequest(client_id=client_id), timeout=30),
     }
 
 
 async def ids(relay: Any, client_id: str = "") -> list[str]:
-    answer = await relay.ListRequests(rpb.ListRequestsRequest(client_id=client_id))
+    answer = await relay.history.ListRequests(rpb.ListRequestsRequest(client_id=client_id))
     return [record.request.request_id for record in answer.records]
 
 
 async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
     async with guarded(tmp_path) as s:
         desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
-        submitted = await desk.SubmitHistorical(request("ours", 0, 10))
+        submitted = await desk.history.SubmitHistorical(request("ours", 0, 10))
         assert submitted.status == ingest.SubmitResponse.QUEUED
         assert submitted.notification_topic == "RESPONSE:desk"  # filled in
 
@@ -217,27 +217,29 @@ async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
         assert await ids(other) == []
         assert await ids(desk) == await ids(desk, "desk") == await ids(boss) == await ids(boss, "desk") == ["ours"]
 
-        taken = await other.SubmitHistorical(request("ours", 0, 10))
+        taken = await other.history.SubmitHistorical(request("ours", 0, 10))
         assert (taken.status, taken.notification_topic) == (ingest.SubmitResponse.INVALID, "")
         assert "was used for another request" in taken.error_message
         older = ingest.OHLCRequest(
             request_id="ours", ticker=TICKER, start_time=at(0), end_time=at(10), period_seconds=60
         )
-        page = await other.FetchOhlc(older).read()
+        page = await other.history.StreamOhlc(older).read()
         assert (page.status, page.error_message) == (ingest.Response.ERROR, taken.error_message)
-        disguised = await other.SubmitHistorical(request("new", 0, 10, client_id="desk"))
+        disguised = await other.history.SubmitHistorical(request("new", 0, 10, client_id="desk"))
         assert disguised.status == ingest.SubmitResponse.INVALID
         assert "client_id 'desk' is not the caller's, 'other'" in disguised.error_message
 
-        again = await desk.SubmitHistorical(request("ours", 0, 10, client_id="desk"))
+        again = await desk.history.SubmitHistorical(request("ours", 0, 10, client_id="desk"))
         assert again.status == ingest.SubmitResponse.DUPLICATE
-        ended = (await boss.CancelRequest(rpb.CancelRequestRequest(request_id="ours"))).record
+        ended = (await boss.history.CancelRequest(rpb.CancelRequestRequest(request_id="ours"))).record
         assert (ended.state, ended.request.client_id) == (rpb.REQUEST_STATE_FINISHED, "desk")
-        page = await desk.FetchOhlc(older).read()  # the older form names no client; it is the caller's all the same
+        page = await desk.history.StreamOhlc(
+            older
+        ).read()  # the older form names no client; it is the caller's all the same
         assert (page.status, page.error_message) == (ingest.Response.ERROR, "cancelled")
         for who in (desk, boss):
             for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
-                reported = await who.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic)).read()
+                reported = await who.history.WatchNotifications(rpb.WatchNotificationsRequest(topic=topic)).read()
                 assert reported.notification.request_id == "ours"
 
 
@@ -249,7 +251,7 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
         desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
         ingestor = s.ingestor()
         await ingestor.offer(2)
-        await desk.SubmitHistorical(request("ours", 0, 10))
+        await desk.history.SubmitHistorical(request("ours", 0, 10))
         dispatch = await ingestor.take()
         young = page(dispatch.job_id, 0, 10, empty=[(3, 6)])
         young.provisional.extend(ranges([(3, 6)]))
@@ -258,10 +260,12 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
         again = await ingestor.take()
         recheck = again.request_id
         for who in (desk, other, boss):
-            record = (await who.GetRequest(rpb.GetRequestRequest(request_id=recheck))).record
-            assert (record.again, record.request.client_id) == (True, "")
-            assert (await who.WatchProgress(rpb.WatchProgressRequest(request_id=recheck)).read()).progress.jobs == 1
-        code, text = await code_of(other.CancelRequest(rpb.CancelRequestRequest(request_id=recheck)))
+            record = (await who.history.GetRequest(rpb.GetRequestRequest(request_id=recheck))).record
+            assert (record.recheck, record.request.client_id) == (True, "")
+            assert (
+                await who.history.WatchProgress(rpb.WatchProgressRequest(request_id=recheck)).read()
+            ).progress.jobs == 1
+        code, text = await code_of(other.history.CancelRequest(rpb.CancelRequestRequest(request_id=recheck)))
         assert code is CODE.PERMISSION_DENIED
         assert (
             text
@@ -271,14 +275,14 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
         await s.pipeline.report(
             snapshot_id=s.pipeline.upsert(range(10)), pages=[found], finals=[final_of(again.job_id)]
         )
-        topic = rpb.SubscribeNotificationsRequest
+        topic = rpb.WatchNotificationsRequest
         for who in (desk, other, boss):
             for name in (f"REVISED:{TICKER}", f"HISTORY_READY:{recheck}"):
-                told = await who.SubscribeNotifications(topic(topic=name), timeout=30).read()
+                told = await who.history.WatchNotifications(topic(topic=name), timeout=30).read()
                 assert (told.notification.request_id, list(told.revised)) == (recheck, ranges([(3, 6)]))
-        stream = desk.SubscribeNotifications(topic(topic="RESPONSE:desk"), timeout=30)
+        stream = desk.history.WatchNotifications(topic(topic="RESPONSE:desk"), timeout=30)
         assert [(await stream.read()).notification.request_id for _ in range(2)] == ["ours", recheck]
-        code, _ = await code_of(other.SubscribeNotifications(topic(topic="RESPONSE:desk"), timeout=30))
+        code, _ = await code_of(other.history.WatchNotifications(topic(topic="RESPONSE:desk"), timeout=30))
         assert code is CODE.NOT_FOUND
         assert await ids(boss) == [recheck, "ours"] and await ids(desk) == ["ours"] and await ids(other) == []
 
@@ -294,36 +298,38 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
     )
     async with guarded(tmp_path, tokens=tokens) as s:
         desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
-        await desk.SubmitHistorical(request("1", 0, 60))
-        code, text = await code_of(desk.SubmitHistorical(request("2", 0, 41)))
+        await desk.history.SubmitHistorical(request("1", 0, 60))
+        code, text = await code_of(desk.history.SubmitHistorical(request("2", 0, 41)))
         assert code is CODE.RESOURCE_EXHAUSTED
         assert text.startswith("unfinished_periods would be 101, 100 are allowed for client_id 'desk'; ")
-        await desk.SubmitHistorical(request("2", 0, 40))
-        code, text = await code_of(desk.SubmitHistorical(request("3", 0, 1)))
+        await desk.history.SubmitHistorical(request("2", 0, 40))
+        code, text = await code_of(desk.history.SubmitHistorical(request("3", 0, 1)))
         assert code is CODE.RESOURCE_EXHAUSTED
         assert text.startswith("unfinished_requests would be 3, 2 are allowed for client_id 'desk'; submit it")
         assert await ids(boss) == ["2", "1"]
-        assert (await desk.SubmitHistorical(request("1", 0, 60))).status == ingest.SubmitResponse.DUPLICATE
+        assert (await desk.history.SubmitHistorical(request("1", 0, 60))).status == ingest.SubmitResponse.DUPLICATE
 
-        await other.SubmitHistorical(request("o", 0, 1))
+        await other.history.SubmitHistorical(request("o", 0, 1))
         with pytest.raises(grpc.aio.AioRpcError, match="submissions_per_minute") as caught:
-            await other.SubmitHistorical(request("p", 0, 1))
+            await other.history.SubmitHistorical(request("p", 0, 1))
         assert 0 < int(dict(caught.value.trailing_metadata())["retry-after-ms"]) <= 60_000
 
-        watch = desk.WatchProgress(rpb.WatchProgressRequest(request_id="1"))
+        watch = desk.history.WatchProgress(rpb.WatchProgressRequest(request_id="1"))
         await watch.read()
-        code, text = await code_of(desk.WatchProgress(rpb.WatchProgressRequest(request_id="2")))
+        code, text = await code_of(desk.history.WatchProgress(rpb.WatchProgressRequest(request_id="2")))
         assert (code, "open_streams would be 2, 1 are allowed" in text) == (CODE.RESOURCE_EXHAUSTED, True)
         watch.cancel()
         async with asyncio.timeout(60):
-            while (await code_of(desk.WatchProgress(rpb.WatchProgressRequest(request_id="2"))))[0] is not CODE.OK:
+            while (await code_of(desk.history.WatchProgress(rpb.WatchProgressRequest(request_id="2"))))[
+                0
+            ] is not CODE.OK:
                 pass  # the relay has not heard of the end yet
 
     async with guarded(tmp_path, tokens=tokens) as s:  # what was unfinished still is
         desk = await s.stub("desk")
-        assert (await code_of(desk.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
-        await desk.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
-        assert (await desk.SubmitHistorical(request("3", 0, 60))).status == ingest.SubmitResponse.QUEUED
+        assert (await code_of(desk.history.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
+        await desk.history.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
+        assert (await desk.history.SubmitHistorical(request("3", 0, 60))).status == ingest.SubmitResponse.QUEUED
 
 
 async def test_sparks_reporter_carries_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

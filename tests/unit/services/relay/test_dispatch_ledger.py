@@ -14,8 +14,8 @@ import pytest
 from dexorder_common.clock import ManualClock, SystemClock
 from dexorder_common.model.dispatch_id import new_dispatch_id, number_of
 from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.store import database
@@ -37,9 +37,7 @@ DAY_NS = 86_400 * SECOND_NS
 
 async def described(s: Suite, job_ids: Iterable[str]) -> dict[str, tuple[str, int, int, int]]:
     answer = await s.pipeline.stub.DescribeDispatches(ppb.DescribeDispatchesRequest(job_ids=job_ids))
-    return {
-        each.job_id: (each.ticker, each.period_seconds, each.start_time, each.end_time) for each in answer.dispatches
-    }
+    return {each.job_id: (each.ticker, each.period_seconds, each.start_ns, each.end_ns) for each in answer.dispatches}
 
 
 async def dispatched(s: Suite, name: str, start: int, end: int, **fields: Any) -> Any:
@@ -125,7 +123,9 @@ async def test_a_restored_database_never_repeats_a_number(tmp_path: Path, trace:
             elif trace == "coverage":
                 write_coverage(s.pipeline.catalog, coverage_row(900, 910, fetched_ns=1, dispatch=numbers[-1]))
             elif trace == "retraction":
-                await s.relay.RefreshHistorical(rpb.RefreshHistoricalRequest(request=request(f"again{n}", 0, 10)))
+                await s.relay.operator.RefreshHistorical(
+                    rpb.RefreshHistoricalRequest(request=request(f"again{n}", 0, 10))
+                )
                 numbers += [each.order.dispatch for each in RetractionTable(s.pipeline.catalog).read()]
     for name in ("relay.db-wal", "relay.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)

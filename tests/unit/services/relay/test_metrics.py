@@ -16,7 +16,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.state.history import HistoryState
@@ -70,7 +70,7 @@ async def test_queue_slots_leases_and_attempts_are_counted_by_exchange(
         await until(lambda: value("jobs_given_up_total") == 1)
         assert (value("dispatches_total"), value("dispatches_without_progress_total")) == (2, 2)
 
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
+        await s.relay.history.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
         await until(lambda: value("jobs_queued") == 0)
         assert (value("oldest_queued_seconds"), value("jobs_running")) == (0, 0)
 
@@ -99,10 +99,10 @@ async def test_streams_reports_and_commits_are_seen(tmp_path: Path, registry: Co
         await until(lambda: value("pipeline_report_age_seconds") == 0)
         before = value("store_commit_seconds_count")
         await s.queued("r", 0, 10)
-        await s.relay.ListRequests(rpb.ListRequestsRequest())  # reads are no commits
+        await s.relay.history.ListRequests(rpb.ListRequestsRequest())  # reads are no commits
         assert value("store_commit_seconds_count") == value("store_group_size_count") == before + 1
-        events = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:me"))
-        progress = s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
+        events = s.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:me"))
+        progress = s.relay.history.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
         await progress.read()
         await until(lambda: (value("notification_streams"), value("progress_streams")) == (1, 1))
         for call in (events, progress):

@@ -13,11 +13,12 @@ import pytest
 from dexorder_common.clock import SystemClock
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder_protos.dexorder.relay.v1.realtime_pb2 import StreamMarketDataRequest
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
+from dexorder_protos.dexorder.relay.v1.realtime_service_pb2 import WatchMarketDataRequest
 from dexorder_relay import server
 from dexorder_relay.server import relay
 from dexorder_spark.records.reporter import named_snapshots
@@ -78,7 +79,7 @@ async def test_the_pipeline_learns_which_snapshots_notifications_have_named(tmp_
                 await s.pipeline.report(pages=[page(EARLIER, number, number + 1)])
                 snapshot_id = s.pipeline.write([number])
             await s.queued(f"r{number}", 0, 1)
-            last = named[snapshot_id] = (await s.finished(f"r{number}")).completed_at
+            last = named[snapshot_id] = (await s.finished(f"r{number}")).completed_ns
         assert await asyncio.to_thread(named_snapshots, s.running.address, 0) == named and len(named) == 2
         assert await asyncio.to_thread(named_snapshots, s.running.address, last) == {snapshot_id: last}
         assert await asyncio.to_thread(named_snapshots, s.running.address, 2**64 - 1) == {}
@@ -102,7 +103,7 @@ async def test_overlapping_requests_share_jobs_and_cancel_fences_only_what_nobod
         await ingestor.offer(3)
         jobs = {minute(d.historical.start_time): d for d in [await ingestor.take() for _ in range(3)]}
         assert {start: d.request_id for start, d in jobs.items()} == {0: "a", 10: "a", 20: "b"}
-        answer = await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="a"))
+        answer = await s.relay.history.CancelRequest(history_pb.CancelRequestRequest(request_id="a"))
         assert (answer.record.status, answer.record.error_message) == (ERROR, "cancelled")
         assert list(answer.record.missing) == ranges([(0, 20)])
         assert [await ingestor.page(jobs[start].job_id, start, start + 10) for start in (0, 10, 20)] == [
@@ -114,7 +115,7 @@ async def test_overlapping_requests_share_jobs_and_cancel_fences_only_what_nobod
         await s.pipeline.land(jobs[20])
         record = await s.finished("b")
         assert (record.status, record.row_count) == (OK, 20)
-        again = await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="b"))
+        again = await s.relay.history.CancelRequest(history_pb.CancelRequestRequest(request_id="b"))
         assert again.record == record
         assert (await s.record("a")).error_message == "cancelled"
 
@@ -156,8 +157,10 @@ async def test_expired_job_goes_to_another_ingestor_and_late_pages_of_the_first_
         await two.send(ingest.WorkComplete(job_id=second.job_id, success=True))
         await s.pipeline.land(second)
         record = await s.record("r")
-        assert not record.HasField("answered_end_time")
-        assert record.state == rpb.REQUEST_STATE_RUNNING  # the first dispatch's page is in Kafka, not in the table
+        assert not record.HasField("answered_end_ns")
+        assert (
+            record.state == history_pb.REQUEST_STATE_RUNNING
+        )  # the first dispatch's page is in Kafka, not in the table
         assert record.progress.settled_periods == 30
         await s.pipeline.report(
             snapshot_id=s.pipeline.write(range(10)), pages=[page(first.job_id, 0, 10)], finals=[final_of(first.job_id)]
@@ -227,12 +230,12 @@ async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
         assert spans == [(0, 10), (10, 20)]
         record = await s.finished("r")
         assert (record.status, record.row_count, record.empty_periods) == (OK, 10, 6)
-        assert record.answered_end_time == at(16)
+        assert record.answered_end_ns == at(16)
         reported = (await s.notification("HISTORY_READY:r")).notification
         assert (reported.row_count, reported.end_time) == (10, at(16))
         await s.queued("more", 0, 12, limit=4_000_000_000)
         more = await s.finished("more")
-        assert (more.status, more.row_count, more.answered_end_time) == (OK, 7, at(12))
+        assert (more.status, more.row_count, more.answered_end_ns) == (OK, 7, at(12))
 
 
 async def test_rows_lost_from_the_table_are_an_error_and_fetched_again(tmp_path: Path) -> None:
@@ -282,7 +285,7 @@ async def test_restart_goes_on_with_the_same_job_and_keeps_cursors(tmp_path: Pat
         assert await ingestor.page(running.job_id, 0, 5)
     async with suite(tmp_path, job_periods=10) as s:
         record = await s.record("r")
-        assert (record.state, record.progress.settled_periods) == (rpb.REQUEST_STATE_RUNNING, 5)
+        assert (record.state, record.progress.settled_periods) == (history_pb.REQUEST_STATE_RUNNING, 5)
         ingestor = s.ingestor()
         assert await ingestor.page(running.job_id, 5, 10)
         await ingestor.send(ingest.WorkComplete(job_id=running.job_id, success=True))
@@ -334,10 +337,10 @@ async def test_bad_submissions_name_field_and_value_and_store_nothing(tmp_path: 
             message.MergeFrom(ingest.SubmitHistoricalRequest(**fields))
             for name, value in fields.items():
                 setattr(message, name, value)
-            answer = await s.relay.SubmitHistorical(message)
+            answer = await s.relay.history.SubmitHistorical(message)
             assert (answer.status, answer.notification_topic) == (ingest.SubmitResponse.INVALID, ""), fields
             assert text in answer.error_message, fields
-        listed = await s.relay.ListRequests(rpb.ListRequestsRequest())
+        listed = await s.relay.history.ListRequests(history_pb.ListRequestsRequest())
         assert not listed.records
 
 
@@ -350,13 +353,13 @@ async def test_same_id_is_duplicate_or_invalid(tmp_path: Path) -> None:
             other = await s.submit("r", 0, 10, **fields)
             assert other.status == ingest.SubmitResponse.INVALID
             assert "request_id 'r' was used for another request" in other.error_message
-        assert len((await s.relay.ListRequests(rpb.ListRequestsRequest())).records) == 1
+        assert len((await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records) == 1
 
 
 async def test_junk_is_refused_and_the_relay_goes_on(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         for size in (64, 4 * 1024 * 1024 - 100, 5 * 1024 * 1024):
-            call: Any = s.channel.unary_unary("/dexorder.relay.v1.RelayService/SubmitHistorical")
+            call: Any = s.channel.unary_unary("/dexorder.relay.v1.HistoryService/SubmitHistorical")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(b"\xff" * size)
             assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -369,10 +372,10 @@ async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         for number in range(5):
             await s.queued(f"r{number}", number * 10, number * 10 + 10, client_id="even" if number % 2 == 0 else None)
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="r2"))
+        await s.relay.history.CancelRequest(history_pb.CancelRequestRequest(request_id="r2"))
 
         async def listed(**fields: Any) -> tuple[list[str], str]:
-            answer = await s.relay.ListRequests(rpb.ListRequestsRequest(**fields))
+            answer = await s.relay.history.ListRequests(history_pb.ListRequestsRequest(**fields))
             return [record.request.request_id for record in answer.records], answer.next_page_token
 
         first, token = await listed(page_size=2)
@@ -380,16 +383,25 @@ async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
         third, end = await listed(page_size=2, page_token=token)
         assert [*first, *second, *third] == ["r4", "r3", "r2", "r1", "r0"] and end == ""
         assert (await listed(client_id="even"))[0] == ["r4", "r2", "r0"]
-        assert (await listed(state=rpb.REQUEST_STATE_FINISHED))[0] == ["r2"]
-        assert (await listed(state=rpb.REQUEST_STATE_QUEUED))[0] == ["r4", "r3", "r1", "r0"]
+        assert (await listed(state=history_pb.REQUEST_STATE_FINISHED))[0] == ["r2"]
+        assert (await listed(state=history_pb.REQUEST_STATE_QUEUED))[0] == ["r4", "r3", "r1", "r0"]
         cases: list[tuple[Any, grpc.StatusCode]] = [
-            (s.relay.GetRequest(rpb.GetRequestRequest(request_id="x")), grpc.StatusCode.NOT_FOUND),
-            (s.relay.CancelRequest(rpb.CancelRequestRequest()), grpc.StatusCode.NOT_FOUND),
-            (s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="x")).read(), grpc.StatusCode.NOT_FOUND),
-            (s.relay.ListRequests(rpb.ListRequestsRequest(page_size=1001)), grpc.StatusCode.INVALID_ARGUMENT),
-            (s.relay.ListRequests(rpb.ListRequestsRequest(page_token="-1")), grpc.StatusCode.INVALID_ARGUMENT),
+            (s.relay.history.GetRequest(history_pb.GetRequestRequest(request_id="x")), grpc.StatusCode.NOT_FOUND),
+            (s.relay.history.CancelRequest(history_pb.CancelRequestRequest()), grpc.StatusCode.NOT_FOUND),
             (
-                s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="x")).read(),
+                s.relay.history.WatchProgress(history_pb.WatchProgressRequest(request_id="x")).read(),
+                grpc.StatusCode.NOT_FOUND,
+            ),
+            (
+                s.relay.history.ListRequests(history_pb.ListRequestsRequest(page_size=1001)),
+                grpc.StatusCode.INVALID_ARGUMENT,
+            ),
+            (
+                s.relay.history.ListRequests(history_pb.ListRequestsRequest(page_token="-1")),
+                grpc.StatusCode.INVALID_ARGUMENT,
+            ),
+            (
+                s.relay.history.WatchNotifications(history_pb.WatchNotificationsRequest(topic="x")).read(),
                 grpc.StatusCode.INVALID_ARGUMENT,
             ),
         ]
@@ -410,7 +422,7 @@ async def test_page_report_outside_its_dispatch_or_without_job_is_refused(tmp_pa
 
 
 def _page_report(job_id: str, start: int, end: int) -> Any:
-    return ipb.ReportPageRequest(job_id=job_id, start_time=at(start), end_time=at(end))
+    return ipb.ReportPageRequest(job_id=job_id, start_ns=at(start), end_ns=at(end))
 
 
 async def test_reports_repeat_without_effect_and_nonsense_in_them_is_left_out(tmp_path: Path) -> None:
@@ -438,14 +450,14 @@ async def test_streams_end_when_the_relay_stops(tmp_path: Path) -> None:
         running = await relays.enter_async_context(
             relay(settings(tmp_path, drain_seconds=60), catalog_settings(tmp_path), SystemClock())
         )
-        stub: Any = rrpc.RelayServiceStub(await stack.enter_async_context(grpc.aio.insecure_channel(running.address)))
-        await stub.SubmitHistorical(request("r", 0, 10))
-        progress = stub.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
-        assert (await progress.read()).state == rpb.REQUEST_STATE_QUEUED
-        await stub.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
-        events = stub.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="HISTORY_READY:r"))
+        stub: Any = RelayStubs(await stack.enter_async_context(grpc.aio.insecure_channel(running.address)))
+        await stub.history.SubmitHistorical(request("r", 0, 10))
+        progress = stub.history.WatchProgress(history_pb.WatchProgressRequest(request_id="r"))
+        assert (await progress.read()).state == history_pb.REQUEST_STATE_QUEUED
+        await stub.history.CancelRequest(history_pb.CancelRequestRequest(request_id="r"))
+        events = stub.history.WatchNotifications(history_pb.WatchNotificationsRequest(topic="HISTORY_READY:r"))
         assert (await events.read()).notification.request_id == "r"
-        live = stub.StreamMarketData(StreamMarketDataRequest(tickers=[TICKER], include_trades=True))
+        live = stub.realtime.WatchMarketData(WatchMarketDataRequest(tickers=[TICKER], include_trades=True))
         await live.read()
         await relays.aclose()  # would take a minute if the streams stayed
         for stream in (events, live):
@@ -455,7 +467,7 @@ async def test_streams_end_when_the_relay_stops(tmp_path: Path) -> None:
 
 async def test_catalog_is_told_to_readers(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        answer = await s.relay.GetCatalog(rpb.GetCatalogRequest())
+        answer = await s.relay.rows.GetCatalog(rows_pb.GetCatalogRequest())
         assert (answer.name, dict(answer.properties)) == ("dexorder", catalog_settings(tmp_path).properties())
 
 

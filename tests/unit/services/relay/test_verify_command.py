@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
 from dexorder.supervisor.state import PartState, SuiteState, write_state
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from tests.unit.services.relay.harness import EARLIER, Suite, page, suite
 from tests.unit.services.relay.requests.test_outcome import write_off_grid
 
@@ -77,7 +77,7 @@ async def test_status_says_which_table_requests_wait_for(tmp_path: Path) -> None
         status = ("status", "--json", "--dir", str(tmp_path))
         assert json.loads((await run(*status)).stdout)["parts"]["relay"]["detail"] == ""
         await s.queued("r", 0, 10)
-        async for answer in s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="r"), timeout=30):
+        async for answer in s.relay.history.WatchProgress(rpb.WatchProgressRequest(request_id="r"), timeout=30):
             if answer.progress.waiting:
                 break
         relay = json.loads((await run(*status)).stdout)["parts"]["relay"]

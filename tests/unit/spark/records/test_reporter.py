@@ -13,9 +13,9 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import Proof, ProofKind, encode_proofs
 from dexorder_common.rpc.history_messages import encode_issued_dispatch
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
 from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.records.reporter import (
     MAX_REPORT_BYTES,
@@ -101,19 +101,19 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
                 job_id=dispatch_id(1),
                 ticker=TICKER,
                 period_seconds=60,
-                start_time=span(0, 10).start_ns,
-                end_time=span(0, 10).end_ns,
+                start_ns=span(0, 10).start_ns,
+                end_ns=span(0, 10).end_ns,
                 rows=7,
-                fetched_at=5_000,
-                empty=[relay_service_pb2.TimeRange(start_time=span(2, 3).start_ns, end_time=span(2, 3).end_ns)],
-                provisional=[relay_service_pb2.TimeRange(start_time=span(3, 2).start_ns, end_time=span(3, 2).end_ns)],
+                fetched_ns=5_000,
+                empty=[common_pb2.TimeRange(start_ns=span(2, 3).start_ns, end_ns=span(2, 3).end_ns)],
+                provisional=[common_pb2.TimeRange(start_ns=span(3, 2).start_ns, end_ns=span(3, 2).end_ns)],
             ),
             pb.PageResult(
                 job_id=dispatch_id(1),
                 ticker=TICKER,
                 period_seconds=60,
-                start_time=span(10, 10).start_ns,
-                end_time=span(10, 10).end_ns,
+                start_ns=span(10, 10).start_ns,
+                end_ns=span(10, 10).end_ns,
                 refused="not a DataResponse",
             ),
         ],

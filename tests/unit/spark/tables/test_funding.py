@@ -20,7 +20,7 @@ from dexorder_spark.tables.funding import FUNDING, MAX_PAGE_RATES, decode_page, 
 HOUR = 3_600 * SECOND_NS
 TICKER = "BTC/USDT:USDT.BINANCE"
 HEAD = PageHeaders(Kind.PAGE, TICKER, 0, new_dispatch_id(7, "0" * 16), 2, TimeRange(8 * HOUR, 24 * HOUR), 9_000)
-GOOD: dict[str, Any] = {"funding_time": 8 * HOUR, "rate": 1e-4, "mark_price": 42.5, "interval_seconds": 28_800}
+GOOD: dict[str, Any] = {"funding_time_ns": 8 * HOUR, "rate": 1e-4, "mark_price": 42.5, "interval_seconds": 28_800}
 
 
 def record(*rates: pb.FundingRate) -> bytes:
@@ -44,8 +44,8 @@ def test_literal_bytes_become_rows() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"funding_time": 8 * HOUR - 1}, "a funding_time outside"),
-        ({"funding_time": 24 * HOUR}, "a funding_time outside"),
+        ({"funding_time_ns": 8 * HOUR - 1}, "a funding_time_ns outside"),
+        ({"funding_time_ns": 24 * HOUR}, "a funding_time_ns outside"),
         ({"rate": float("nan")}, "a rate that is not a number"),
         ({"rate": float("-inf")}, "a rate that is not a number"),
         ({"mark_price": 0.0}, "a mark_price that is not above 0"),
@@ -61,11 +61,11 @@ def test_a_page_with_one_bad_rate_is_refused(changes: dict[str, Any], fault: str
 
 
 def test_rates_ascend_and_a_page_has_not_too_many() -> None:
-    later = pb.FundingRate(**GOOD | {"funding_time": 9 * HOUR})
+    later = pb.FundingRate(**GOOD | {"funding_time_ns": 9 * HOUR})
     for rates in ([later, pb.FundingRate(**GOOD)], [later, later]):
         with pytest.raises(InvalidRequest, match=r"^funding rate 1 is not after the previous one"):
             decode_page(HEAD, record(*rates))
-    many = [pb.FundingRate(**GOOD | {"funding_time": 8 * HOUR + n}) for n in range(MAX_PAGE_RATES + 1)]
+    many = [pb.FundingRate(**GOOD | {"funding_time_ns": 8 * HOUR + n}) for n in range(MAX_PAGE_RATES + 1)]
     with pytest.raises(InvalidRequest, match="at most 1000 are allowed"):
         decode_page(HEAD, record(*many))
 

@@ -35,7 +35,7 @@ def test_literal_bytes_become_a_row() -> None:
         b"\x21\x00\x00\x00\x00\x00\x00\x00\x40"  # amount 2
         b"\x28\x02"  # side: sell
         b"\x32\x03A.B"  # ticker
-        b"\x38\xc0\xf0\xf5\x0b"  # received_at 25,000,000 ns
+        b"\x38\xc0\xf0\xf5\x0b"  # received_ns 25,000,000 ns
     )
     head = replace(HEAD, ticker="A.B", span=TimeRange(0, 2_000_000_000))
     (row,) = TICKS.rows(decode_page(head, b"\x0a" + bytes([len(body)]) + body))
@@ -62,14 +62,14 @@ def test_rows_are_ordered_by_time_and_late_trades_are_good() -> None:
 
 def test_a_record_without_trades_is_good_and_one_without_receipt_and_side_has_nulls() -> None:
     assert decode_page(HEAD, b"").num_rows == 0
-    (row,) = TICKS.rows(decode_page(HEAD, record(trade(3).message(received_at=0, side=0))))
+    (row,) = TICKS.rows(decode_page(HEAD, record(trade(3).message(received_ns=0, side=0))))
     assert (row["received_at"], row["side"]) == (None, None)
 
 
 def test_the_time_of_a_trade_may_be_the_end_of_the_span_and_no_later() -> None:
     assert decode_page(HEAD, record(trade(10).message())).num_rows == 1
-    with pytest.raises(InvalidRequest, match="trade 0 has a time outside"):
-        decode_page(HEAD, record(trade(10).message(time=second(10) + 1)))
+    with pytest.raises(InvalidRequest, match="trade 0 has a time_ns outside"):
+        decode_page(HEAD, record(trade(10).message(time_ns=second(10) + 1)))
 
 
 LONG = "x" * 129
@@ -82,9 +82,9 @@ LONG = "x" * 129
         ({"trade_id": LONG}, "a trade_id that is not"),
         ({"trade_id": " 1"}, "a trade_id that is not"),
         ({"trade_id": "1\n2"}, "a trade_id that is not"),
-        ({"time": 0}, "a time outside [1, "),
-        ({"time": 2**64 - 1}, "a time outside [1, "),
-        ({"received_at": 2**63}, "a received_at outside [0, 9223372036854775807]"),
+        ({"time_ns": 0}, "a time_ns outside [1, "),
+        ({"time_ns": 2**64 - 1}, "a time_ns outside [1, "),
+        ({"received_ns": 2**63}, "a received_ns outside [0, 9223372036854775807]"),
         ({"price": 0.0}, "a price of 0 or below"),
         ({"price": -1.0}, "a price of 0 or below"),
         ({"price": float("nan")}, "a price that is not a number"),
@@ -142,7 +142,9 @@ def test_no_value_does_anything_but_become_rows_or_be_refused(value: bytes) -> N
     assert rows.schema == TICKS.arrow
 
 
-@given(st.lists(st.builds(pb.Trade, trade_id=st.text(max_size=3), time=st.integers(0, 2**64 - 1), price=st.floats())))
+@given(
+    st.lists(st.builds(pb.Trade, trade_id=st.text(max_size=3), time_ns=st.integers(0, 2**64 - 1), price=st.floats()))
+)
 def test_both_parsers_return_the_same_columns(trades: list[pb.Trade]) -> None:
     encoded = [record(*trades), b"", record(*trades[:1])]
     fast, slow = decode_trades(encoded), decode_trades.slowly(encoded)

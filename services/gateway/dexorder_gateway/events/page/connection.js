@@ -65,8 +65,8 @@ export class Connection {
 
   /** Acknowledge an event; false if there is no connection. */
   ack({ epoch, sequence }, kind) {
-    const place = { epoch, sequence: String(sequence) };
-    return this.#open && this.#send({ ack: { place, kind: `ACK_KIND_${kind}` } });
+    const cursor = { epoch, sequence: String(sequence) };
+    return this.#open && this.#send({ ack: { cursor, kind: `ACK_KIND_${kind}` } });
   }
 
   /** Request a page of this user's records; rejected if the connection is lost. */

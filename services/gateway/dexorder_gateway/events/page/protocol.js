@@ -59,9 +59,9 @@ export function sessionEvent(json) {
 const keyOf = (container, eventId) => JSON.stringify([container, eventId]);
 
 /** Opened: cursor of the session, and its expiry in milliseconds since the epoch. */
-export function opened({ cursor, expiresAt }) {
+export function opened({ cursor, expiresMs }) {
   const place = { epoch: cursor?.epoch ?? "", sequence: Number(cursor?.sequence ?? 0) };
-  return { cursor: place, expiresAt: Number(expiresAt ?? 0) };
+  return { cursor: place, expiresAt: Number(expiresMs ?? 0) };
 }
 
 /** ListEventsResponse. `via` is null unless the event was delivered. */
@@ -76,16 +76,16 @@ function record(json) {
   return {
     ...event, container, status, key: keyOf(container, event.eventId),
     via: status === "DELIVERED" && json.deliveredVia !== undefined ? channel(json.deliveredVia) : null,
-    error: json.errorMessage ?? "", acceptedAt: Number(json.acceptedAt ?? 0),
-    completedAt: Number(json.completedAt ?? 0), seenAt: Number(json.seenAt ?? 0),
+    error: json.errorMessage ?? "", acceptedAt: Number(json.acceptedMs ?? 0),
+    completedAt: Number(json.completedMs ?? 0), seenAt: Number(json.seenMs ?? 0),
     attempts: (json.attempts ?? []).map(attempt),
   };
 }
 
 function attempt(json) {
   return {
-    number: json.number ?? 0, channel: channel(json.channel), startedAt: Number(json.startedAt ?? 0),
-    endedAt: Number(json.endedAt ?? 0), outcome: json.outcome ?? "", retryAt: Number(json.retryAt ?? 0),
+    number: json.number ?? 0, channel: channel(json.channel), startedAt: Number(json.startedMs ?? 0),
+    endedAt: Number(json.endedMs ?? 0), outcome: json.outcome ?? "", retryAt: Number(json.retryMs ?? 0),
   };
 }
 

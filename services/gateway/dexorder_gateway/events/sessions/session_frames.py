@@ -27,7 +27,7 @@ Render = Callable[[Event], EventMessage]
 _TYPES, _PRIORITIES, _CHANNELS = (
     {number: name for name, number in kind.items()} for kind in (given.EventType, given.Priority, given.ChannelType)
 )
-_SINGLE, _REPEATED = (pb.SubscribeResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
+_SINGLE, _REPEATED = (pb.WatchEventsResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
 _EVENT, _TITLE, _BODY = (pb.SessionEvent.DESCRIPTOR.fields_by_name[name].number for name in ("event", "title", "body"))
 _MAX_ANSWER_BYTES = 1 << 20
 _LENGTH_DELIMITED = 2
@@ -45,8 +45,8 @@ class OpenedFrame:
 
     def __init__(self, epoch: str, sequence: int, expires_ns: int, *, reset: bool = False) -> None:
         self.place = epoch, sequence
-        opened = pb.Opened(cursor=pb.Cursor(epoch=epoch, sequence=sequence), expires_at=expires_ns // 1_000_000)
-        self._answer = pb.SubscribeResponse(reset=opened) if reset else pb.SubscribeResponse(opened=opened)
+        opened = pb.Opened(cursor=pb.Cursor(epoch=epoch, sequence=sequence), expires_ms=expires_ns // 1_000_000)
+        self._answer = pb.WatchEventsResponse(reset=opened) if reset else pb.WatchEventsResponse(opened=opened)
 
     @staticmethod
     def of(replay: Replay, expires_ns: int) -> OpenedFrame:
@@ -57,17 +57,17 @@ class OpenedFrame:
 
     @property
     def wire(self) -> bytes:
-        """Serialized SubscribeResponse."""
+        """Serialized WatchEventsResponse."""
         return self._answer.SerializeToString()
 
     @property
     def text(self) -> bytes:
-        """SubscribeResponse without `events` in protobuf's JSON, UTF-8; zeros and empty strings are included."""
+        """WatchEventsResponse without `events` in protobuf's JSON, UTF-8; zeros and empty strings are included."""
         return proto_json(self._answer, without="events")
 
     @property
     def part(self) -> bytes:
-        """Serialized SubscribeResponse with this frame as its only entry of `events`; empty, as it is not an event."""
+        """Serialized WatchEventsResponse with this frame alone in `events`; empty, as it is not an event."""
         return b""
 
 
@@ -149,7 +149,7 @@ SessionFrame = OpenedFrame | EventFrame
 
 @lru_cache(maxsize=4096)  # few containers and sizes, and events of the fast path carry no sequence
 def _prefix(sequence: int, container: str, settled: bool, size: int) -> bytes:
-    """Return the bytes before an event of this size in an entry of SubscribeResponse.events."""
+    """Return the bytes before an event of this size in an entry of WatchEventsResponse.events."""
     place = _place(sequence, container, settled)
     head = field_head(_EVENT, size)
     return field_head(_REPEATED, len(place) + len(head) + size) + place + head
@@ -180,7 +180,7 @@ def _json_event(event: given.UserEvent) -> dict[str, Any]:
 
 
 def join_frames(frames: Iterable[SessionFrame], max_events: int) -> Iterator[bytes]:
-    """Yield serialized SubscribeResponses with at most ``max_events`` events each.
+    """Yield serialized WatchEventsResponses with at most ``max_events`` events each.
 
     The serialization of a repeated field is the concatenation of its entries.
     """
@@ -200,7 +200,7 @@ def join_frames(frames: Iterable[SessionFrame], max_events: int) -> Iterator[byt
         yield b"".join(parts)
 
 
-def proto_json(message: pb.SubscribeResponse | pb.ListEventsResponse, *, without: str = "") -> bytes:
+def proto_json(message: pb.WatchEventsResponse | pb.ListEventsResponse, *, without: str = "") -> bytes:
     """Return a message in protobuf's JSON with zeros and empty strings, without one field."""
     fields = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
     fields.pop(without, None)

@@ -2,10 +2,10 @@
 
 client   {"authorize": {"token": "...", "cursor": {"epoch": "...", "sequence": "41"} or null, "clientName": "..."}}
          as the first message, within 5 s; again before the token expires, with a new token of the same user
-         {"ack": {"place": {...}, "kind": "ACK_KIND_RECEIVED" or "ACK_KIND_SEEN"}}
+         {"ack": {"cursor": {...}, "kind": "ACK_KIND_RECEIVED" or "ACK_KIND_SEEN"}}
          {"list": {"pageSize": 20, "pageToken": "", "status": "QUEUED", "container": "..."}}; all fields are optional
-gateway  {"opened": {...}} or {"reset": {...}} first, then {"event": {...}}: SubscribeResponse. Another
-         {"opened": {...}} answers another authorize, with the place reached and the new expiry
+gateway  {"opened": {...}} or {"reset": {...}} first, then {"event": {...}}: WatchEventsResponse. Another
+         {"opened": {...}} answers another authorize, with the cursor reached and the new expiry
          {"records": {...}}: ListEventsResponse of this user's events, one for each list, in order
          {"error": {"code": "UNAUTHENTICATED", "message": "..."}}, followed by a close with a code of `CLOSE_CODES`
 """
@@ -162,7 +162,7 @@ class WebSocketConnection:
 
     async def _ack(self, session: UserSession, fields: dict[str, Any]) -> None:
         """Record an ack without waiting for it: the next commit writes it, and the order of acks does not matter."""
-        (epoch, sequence), seen = ack_of(_parsed(fields, pb.AckRequest(), "ack"))
+        (epoch, sequence), seen = ack_of(_parsed(fields, pb.AckEventRequest(), "ack"))
         written = asyncio.ensure_future(self._backend.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
         self._backend.metrics.acked("websocket", seen=seen)
         self._acks.add(written)

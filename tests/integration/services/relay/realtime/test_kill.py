@@ -13,10 +13,10 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import environment, free_port
 from tests.unit.services.relay.realtime.worker import RawWorker, subscription
@@ -42,8 +42,8 @@ async def test_subscriptions_run_again_after_kill_9_and_begin_where_kafka_has_th
     try:
         async with running(tmp_path, port, broker) as (process, channel):
             wanted = pb.StartRealtimeRequest(subscription=subscription("a", 60, client_id="me"))
-            stub = rrpc.RelayServiceStub(channel)
-            answer = await stub.StartRealtime(wanted, timeout=60, wait_for_ready=True)
+            stub = RelayStubs(channel)
+            answer = await stub.realtime.StartRealtime(wanted, timeout=60, wait_for_ready=True)
             assert not answer.duplicate
             process.send_signal(signal.SIGKILL)  # at once: nothing but the answer has happened
             await process.wait()
@@ -54,9 +54,9 @@ async def test_subscriptions_run_again_after_kill_9_and_begin_where_kafka_has_th
             assert (sent.ticker, list(sent.realtime.ohlc_period_seconds)) == ("BTC/USDT.SIM", [60])
             ingestors = irpc.IngestorServiceStub(channel)
             begin = await ingestors.ResumeRealtime(ipb.ResumeRealtimeRequest(job_id=sent.job_id))
-            settled_ns = begin.start_time + 1_000
+            settled_ns = begin.start_ns + 1_000
             report = ipb.RealtimeReport(
-                job_id=sent.job_id, start_time=begin.start_time, end_time=settled_ns, count=4, last_trade_id="4"
+                job_id=sent.job_id, start_ns=begin.start_ns, end_ns=settled_ns, count=4, last_trade_id="4"
             )
             await ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=[report]))
             await asyncio.sleep(2.5)  # positions are on disk every two seconds
@@ -64,14 +64,14 @@ async def test_subscriptions_run_again_after_kill_9_and_begin_where_kafka_has_th
             await process.wait()
         async with running(tmp_path, port, broker) as (process, channel):
             await channel.channel_ready()
-            stub, ingestors = rrpc.RelayServiceStub(channel), irpc.IngestorServiceStub(channel)
-            answer = await stub.StartRealtime(wanted, timeout=60)
+            stub, ingestors = RelayStubs(channel), irpc.IngestorServiceStub(channel)
+            answer = await stub.realtime.StartRealtime(wanted, timeout=60)
             assert answer.duplicate
             await worker.ready()
             again = await worker.job()  # the lease of the dispatch before has expired
             assert again.job_id != sent.job_id
             begin = await ingestors.ResumeRealtime(ipb.ResumeRealtimeRequest(job_id=again.job_id))
-            assert (begin.start_time, begin.last_trade_id) == (settled_ns, "4")
+            assert (begin.start_ns, begin.last_trade_id) == (settled_ns, "4")
             fenced = await ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=[report]))
             assert list(fenced.fenced_job_ids) == [sent.job_id]
     finally:

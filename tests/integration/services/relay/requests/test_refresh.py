@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_relay.requests.retraction_log import RetractionTable
 from tests.unit.services.relay.harness import (
     EARLIER,
@@ -33,8 +34,8 @@ QUEUED, DUPLICATE, INVALID = (ingest.SubmitResponse.SubmitStatus.Value(n) for n 
 
 
 async def refresh(s: Any, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
-    message = rpb.RefreshHistoricalRequest(request=request(request_id, start, end, **fields))
-    answer: ingest.SubmitResponse = await s.RefreshHistorical(message, timeout=30)
+    message = operator_pb.RefreshHistoricalRequest(request=request(request_id, start, end, **fields))
+    answer: ingest.SubmitResponse = await s.operator.RefreshHistorical(message, timeout=30)
     return answer
 
 
@@ -81,7 +82,7 @@ async def test_a_job_that_was_dispatched_before_brings_nothing_of_it(tmp_path: P
         await s.pipeline.land(before)
         assert await covered(s) == [(0, 10), (20, 30)]
         for request_id in ("old", "new"):
-            assert (await s.record(request_id)).state == rpb.REQUEST_STATE_RUNNING
+            assert (await s.record(request_id)).state == history_pb.REQUEST_STATE_RUNNING
         assert (await s.record("new")).progress.settled_periods == 0
         assert await ingestor.page(after.job_id, 10, 20)
         await s.pipeline.report(snapshot_id=s.pipeline.write([]), pages=[page(after.job_id, 10, 20)])
@@ -118,14 +119,14 @@ async def test_bad_fields_are_named_and_nothing_is_taken_back(tmp_path: Path) ->
     async with suite(tmp_path) as s:
         await cover(s, 0, 10)
         for fields, text in [*BAD, ({"limit": 5}, "limit 5 is not allowed in a refresh")]:
-            message = rpb.RefreshHistoricalRequest(request=request("bad", 0, 10))
+            message = operator_pb.RefreshHistoricalRequest(request=request("bad", 0, 10))
             for name, value in fields.items():
                 setattr(message.request, name, value)
-            answer = await s.relay.RefreshHistorical(message)
+            answer = await s.relay.operator.RefreshHistorical(message)
             assert (answer.status, answer.notification_topic) == (INVALID, ""), fields
             assert text in answer.error_message, fields
-        assert (await s.relay.RefreshHistorical(rpb.RefreshHistoricalRequest())).status == INVALID
-        assert not (await s.relay.ListRequests(rpb.ListRequestsRequest())).records
+        assert (await s.relay.operator.RefreshHistorical(operator_pb.RefreshHistoricalRequest())).status == INVALID
+        assert not (await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records
         assert await covered(s) == [(0, 10)] and RetractionTable(s.pipeline.catalog).read() == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from tests.unit.services.relay.harness import EARLIER, Suite, page, suite, until
 
 EACH = 500
@@ -31,8 +31,8 @@ async def end_many(s: Suite, first: int, count: int = EACH) -> None:
 
 async def read(s: Suite, after: int, most: int) -> list[Any]:
     """Read a number of notifications after a cursor, and check that no more arrive for now."""
-    call = s.relay.SubscribeNotifications(
-        rpb.SubscribeNotificationsRequest(topic=TOPIC, after_cursor=after), timeout=60
+    call = s.relay.history.WatchNotifications(
+        rpb.WatchNotificationsRequest(topic=TOPIC, after_cursor=after), timeout=60
     )
     found = [await call.read() for _ in range(most)]
     more = asyncio.ensure_future(call.read())
@@ -65,7 +65,7 @@ async def test_client_that_was_away_resumes_and_one_that_never_says_where_gets_a
 async def test_stream_that_is_open_misses_nothing_while_requests_end(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await s.pipeline.report(pages=[page(EARLIER, 0, 100, empty=[(0, 100)])])
-        call = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=TOPIC), timeout=60)
+        call = s.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic=TOPIC), timeout=60)
         found: list[Any] = []
 
         async def listen() -> None:

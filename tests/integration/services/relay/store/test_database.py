@@ -18,8 +18,8 @@ from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Order, Retraction
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay.state import coverage, dispatches, planner
 from dexorder_relay.state.changes import Changes, CoverageRead
 from dexorder_relay.state.history import HistoryState, progress
@@ -186,8 +186,8 @@ def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=env)
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                stub = rrpc.RelayServiceStub(channel)
-                answer = stub.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
+                stub = BlockingRelayStubs(channel)
+                answer = stub.history.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
                 expected = ingest.SubmitResponse.DUPLICATE if attempt else ingest.SubmitResponse.QUEUED
                 assert answer.status == expected
                 process.send_signal(signal.SIGTERM if attempt else signal.SIGKILL)

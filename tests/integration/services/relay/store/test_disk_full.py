@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import environment, free_port, request
 
@@ -55,17 +55,17 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
     with subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=environment(tmp_path, port)) as again:
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                stub: Any = rrpc.RelayServiceStub(channel)
+                stub: Any = BlockingRelayStubs(channel)
                 statuses = Counter(
-                    stub.SubmitHistorical(
+                    stub.history.SubmitHistorical(
                         request(request_id, n * 10, n * 10 + 10), timeout=60, wait_for_ready=True
                     ).status
                     for n, request_id in enumerate(acknowledged)
                 )
                 assert statuses == {ingest.SubmitResponse.DUPLICATE: len(acknowledged)}
-                new = stub.SubmitHistorical(request("new", 0, 10), timeout=60)
+                new = stub.history.SubmitHistorical(request("new", 0, 10), timeout=60)
                 assert new.status == ingest.SubmitResponse.QUEUED
-                records = stub.ListRequests(rpb.ListRequestsRequest(page_size=1_000)).records
+                records = stub.history.ListRequests(rpb.ListRequestsRequest(page_size=1_000)).records
                 # the one that failed is there or not; it was never answered
                 assert len(records) - len(acknowledged) in (1, 2)
         finally:
@@ -74,11 +74,11 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
 
 def _submit_until_refused(port: int, acknowledged: list[str]) -> Any:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub: Any = rrpc.RelayServiceStub(channel)
+        stub: Any = BlockingRelayStubs(channel)
         for n in range(5_000):
             message = request(f"r{n}", n * 10, n * 10 + 10)
             try:
-                answer = stub.SubmitHistorical(message, timeout=60, wait_for_ready=not acknowledged)
+                answer = stub.history.SubmitHistorical(message, timeout=60, wait_for_ready=not acknowledged)
             except grpc.RpcError as error:
                 return error
             assert answer.status == ingest.SubmitResponse.QUEUED

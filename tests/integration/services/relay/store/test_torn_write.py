@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import environment, free_port, request
 
@@ -39,9 +39,9 @@ def torn(wal: Path, how: str) -> None:
 
 def submit(port: int, numbers: range) -> set[Any]:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub: Any = rrpc.RelayServiceStub(channel)
+        stub: Any = BlockingRelayStubs(channel)
         return {
-            stub.SubmitHistorical(request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
+            stub.history.SubmitHistorical(request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
             for n in numbers
         }
 

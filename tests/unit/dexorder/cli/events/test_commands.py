@@ -41,19 +41,19 @@ def record(number: int) -> pb.EventRecord:
     return pb.EventRecord(
         container="bot",
         event=event(number),
-        accepted_at=1_700_000_000_500,
+        accepted_ms=1_700_000_000_500,
         status=given.DELIVERED,
         delivered_via=given.TELEGRAM,
-        completed_at=1_700_000_006_000,
+        completed_ms=1_700_000_006_000,
         attempts=[
             pb.Attempt(
-                number=1, channel=given.WEB, started_at=1_700_000_000_500, ended_at=1_700_000_005_500, outcome="no ack"
+                number=1, channel=given.WEB, started_ms=1_700_000_000_500, ended_ms=1_700_000_005_500, outcome="no ack"
             ),
             pb.Attempt(
                 number=2,
                 channel=given.TELEGRAM,
-                started_at=1_700_000_005_500,
-                ended_at=1_700_000_006_000,
+                started_ms=1_700_000_005_500,
+                ended_ms=1_700_000_006_000,
                 outcome="sent",
             ),
         ],
@@ -81,7 +81,7 @@ class FakeGateway(rpc.EventServiceServicer, rpc.EventPublisherServiceServicer, r
         token = dict(context.invocation_metadata())["authorization"].removeprefix("Bearer ")
         return self.tokens.user(token).user_id
 
-    def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> Iterator[pb.SubscribeResponse]:
+    def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> Iterator[pb.WatchEventsResponse]:
         if self.refuse:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, self.refuse)
         assert self._user(context) == "alice"
@@ -90,19 +90,19 @@ class FakeGateway(rpc.EventServiceServicer, rpc.EventPublisherServiceServicer, r
         at = given_cursor[1] if given_cursor and given_cursor[0] == "E" else 0
         opened = pb.Opened(cursor=pb.Cursor(epoch="E", sequence=at))
         reset = given_cursor is not None and given_cursor[0] != "E"
-        yield pb.SubscribeResponse(reset=opened) if reset else pb.SubscribeResponse(opened=opened)
+        yield pb.WatchEventsResponse(reset=opened) if reset else pb.WatchEventsResponse(opened=opened)
         for number in range(at + 1, min(at + 3, 6)):
             shown = pb.SessionEvent(
                 sequence=number, container="bot", event=self.shown[number - 1], title="Order filled"
             )
-            yield pb.SubscribeResponse(event=shown)
+            yield pb.WatchEventsResponse(event=shown)
         context.abort(self.cut, "cut")
 
-    def Ack(self, request: pb.AckRequest, context: Any) -> pb.AckResponse:
-        assert self._user(context) == "alice" and request.place.epoch == "E"
+    def AckEvent(self, request: pb.AckEventRequest, context: Any) -> pb.AckEventResponse:
+        assert self._user(context) == "alice" and request.cursor.epoch == "E"
         assert request.kind == pb.ACK_KIND_RECEIVED
-        self.acked.append(request.place.sequence)
-        return pb.AckResponse()
+        self.acked.append(request.cursor.sequence)
+        return pb.AckEventResponse()
 
     def Publish(self, request: pb.PublishRequest, context: Any) -> pb.PublishResponse:
         raise NotImplementedError

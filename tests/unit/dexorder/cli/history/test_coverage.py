@@ -7,33 +7,37 @@ from typer.testing import CliRunner, Result
 from dexorder.cli.app import app
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoverageRange
 from dexorder_common.model.time_range import TimeRange
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import START, TICKER
 from tests.fakes.relay_server import FakeRelay
 
 HOUR_NS = 3_600_000_000_000
-ROWS, EMPTY = pb.COVERAGE_KIND_ROWS, pb.COVERAGE_KIND_EMPTY
+ROWS, EMPTY = coverage_pb.COVERAGE_KIND_ROWS, coverage_pb.COVERAGE_KIND_EMPTY
 
 
 def hours(start: int, end: int) -> dict[str, Any]:
-    return {"start_time": START + start * HOUR_NS, "end_time": START + end * HOUR_NS}
+    return {"start_ns": START + start * HOUR_NS, "end_ns": START + end * HOUR_NS}
 
 
 @pytest.fixture
 def covered(fake: FakeRelay) -> FakeRelay:
     fake.coverage = [
-        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(0, 6), kind=ROWS)]),
-        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(8, 10), kind=EMPTY)]),
-        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(10, 11), kind=EMPTY, provisional=True)]),
-        pb.GetCoverageResponse(
+        coverage_pb.StreamCoverageResponse(ranges=[coverage_pb.CoverageRange(**hours(0, 6), kind=ROWS)]),
+        coverage_pb.StreamCoverageResponse(ranges=[coverage_pb.CoverageRange(**hours(8, 10), kind=EMPTY)]),
+        coverage_pb.StreamCoverageResponse(
+            ranges=[coverage_pb.CoverageRange(**hours(10, 11), kind=EMPTY, provisional=True)]
+        ),
+        coverage_pb.StreamCoverageResponse(
             pages=[
-                pb.CoveragePage(
+                coverage_pb.CoveragePage(
                     **hours(0, 6),
                     rows=6,
                     evidence="page",
-                    fetched_at=START,
-                    committed_at=START + 10**9,
-                    retracted=[pb.TimeRange(**hours(2, 3))],
+                    fetched_ns=START,
+                    committed_ns=START + 10**9,
+                    retracted=[common_pb.TimeRange(**hours(2, 3))],
                 )
             ]
         ),
@@ -58,7 +62,7 @@ def test_ranges_holes_and_shares_are_printed_as_a_table(covered: FakeRelay) -> N
         f"{TICKER} 1h: 11 periods: 6 rows (54.5%), 2 verified empty (18.2%), 1 provisionally empty (9.1%), "
         "2 not covered (18.2%)"
     )
-    assert covered.asked == [pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True)]
+    assert covered.asked == [coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True)]
 
 
 def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
@@ -73,13 +77,13 @@ def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
         ("page", None),
     ]
     assert lines[0]["start_ns"] == START and lines[0]["until"] == "2024-01-01T06:00:00Z"
-    asked = pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, **hours(0, 12))
+    asked = coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=3_600, **hours(0, 12))
     assert covered.asked == [asked], "ends are floored to the grid"
 
 
 def test_series_without_coverage(fake: FakeRelay) -> None:
-    fake.coverage = [pb.GetCoverageResponse()]
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    fake.coverage = [coverage_pb.StreamCoverageResponse()]
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker=TICKER)])
     fake.unavailable = 1
     assert run().stdout == f"{TICKER} 1h: nothing is covered\n"
     assert run("--json").stdout == ""
@@ -110,11 +114,11 @@ def test_holes_are_between_the_ranges_or_out_to_the_given_ends() -> None:
 
 
 def test_trades_are_complete_between_times(fake: FakeRelay) -> None:
-    fake.coverage = [pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(0, 1), kind=ROWS)])]
+    fake.coverage = [coverage_pb.StreamCoverageResponse(ranges=[coverage_pb.CoverageRange(**hours(0, 1), kind=ROWS)])]
     result = CliRunner().invoke(
         app, ["coverage", TICKER, "trades", "--since", "2024-01-01", "--until", "2024-01-01T02:00"]
     )
     cells = [line.split() for line in result.stdout.splitlines()]
     assert ["2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z", "complete"] in cells
     assert ["2024-01-01T01:00:00Z", "2024-01-01T02:00:00Z", "not", "covered"] in cells
-    assert fake.asked == [pb.GetCoverageRequest(ticker=TICKER, period_seconds=0, **hours(0, 2))]
+    assert fake.asked == [coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=0, **hours(0, 2))]

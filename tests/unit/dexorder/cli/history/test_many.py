@@ -23,7 +23,7 @@ def tickers(fake: FakeRelay, tmp_dir: Path) -> str:
     """File of tickers: two that end OK, and one for each other result."""
     snapshot = fake.ends.snapshot_id
     fake.ends_of[OTHER] = ended(Notify.OK, rows=3, snapshot=snapshot, empty_periods=27)
-    missing = [{"start_time": START, "end_time": START + HOUR_NS}]
+    missing = [{"start_ns": START, "end_ns": START + HOUR_NS}]
     fake.ends_of["BAD/USDT.SIM"] = ended(Notify.ERROR, error_message="gave up", missing=missing)
     fake.ends_of["OFF/USDT.SIM"] = ended(Notify.OK, rows=5, snapshot=snapshot)
     fake.refuse_tickers["NO/USDT.SIM"] = "ticker: no such symbol"

@@ -4,20 +4,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 
 
 @pytest.fixture
 def listed(fake: FakeRelay) -> FakeRelay:
-    fake.markets["SIM"] = pb.ListMarketsResponse(
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(
         markets=[
-            pb.Market(ticker="BTC/USDT.SIM", active=True, type="spot", base="BTC", quote="USDT"),
-            pb.Market(ticker="BTC/USDT:USDT.SIM", active=True, type="swap", base="BTC", quote="USDT"),
-            pb.Market(ticker="LUNA/EUR.SIM", active=False, type="spot", base="LUNA", quote="EUR"),
+            pb.Instrument(ticker="BTC/USDT.SIM", active=True, type="spot", base="BTC", quote="USDT"),
+            pb.Instrument(ticker="BTC/USDT:USDT.SIM", active=True, type="swap", base="BTC", quote="USDT"),
+            pb.Instrument(ticker="LUNA/EUR.SIM", active=False, type="spot", base="LUNA", quote="EUR"),
         ],
-        fetched_at=START,
+        fetched_ns=START,
     )
     return fake
 

@@ -6,7 +6,8 @@ from typer.testing import CliRunner, Result
 
 from dexorder import Client
 from dexorder.cli.app import app
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
 
@@ -16,8 +17,8 @@ def run(*more: str) -> Result:
 
 
 def test_stored_rows_are_shown_with_their_coverage_and_nothing_is_requested(fake: FakeRelay, tmp_dir: Path) -> None:
-    known = pb.CoverageRange(start_time=START, end_time=START + 24 * HOUR_NS, kind=pb.COVERAGE_KIND_ROWS)
-    fake.coverage = [pb.GetCoverageResponse(ranges=[known])]
+    known = coverage_pb.CoverageRange(start_ns=START, end_ns=START + 24 * HOUR_NS, kind=coverage_pb.COVERAGE_KIND_ROWS)
+    fake.coverage = [coverage_pb.StreamCoverageResponse(ranges=[known])]
     result = run("--until", "2024-01-02T06:00", "--rows", "4", "--out", "rows.csv")
     assert result.exit_code == 0, result.stderr
     assert "26 more" in result.stdout
@@ -33,7 +34,7 @@ def test_stored_rows_are_shown_with_their_coverage_and_nothing_is_requested(fake
 
 
 def test_series_without_rows(fake: FakeRelay) -> None:
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="XRP/USDT.SIM")])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
     result = CliRunner().invoke(app, ["read", "XRP/USDT.SIM", "1h"])
     assert result.exit_code == 0, result.stderr
     assert "XRP/USDT.SIM 1h: 0 rows in trading.ohlc" in result.stdout and "nothing is covered" in result.stdout
@@ -41,13 +42,15 @@ def test_series_without_rows(fake: FakeRelay) -> None:
 
 @pytest.mark.parametrize("command", ["read", "coverage"])
 def test_a_misspelt_ticker_is_refused(fake: FakeRelay, command: str) -> None:
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="XRP/USDT.SIM")])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
     result = CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h"])
     assert (
         result.exit_code == 2 and "'XPR/USDT.SIM' is not a market of SIM (did you mean XRP/USDT.SIM?)" in result.stderr
     )
     fake.coverage = [  # delisted: only what is before the range is stored
-        pb.GetCoverageResponse(ranges=[pb.CoverageRange(start_time=1, end_time=START, kind=pb.COVERAGE_KIND_ROWS)])
+        coverage_pb.StreamCoverageResponse(
+            ranges=[coverage_pb.CoverageRange(start_ns=1, end_ns=START, kind=coverage_pb.COVERAGE_KIND_ROWS)]
+        )
     ]
     assert CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h", "--since", "2024-01-01"]).exit_code == 0
     fake.coverage, fake.markets = [], {}

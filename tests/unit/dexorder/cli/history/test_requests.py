@@ -50,7 +50,7 @@ def test_unknown_state_is_refused(fake: FakeRelay) -> None:
 
 def test_provisional_ranges_are_named(three: FakeRelay) -> None:
     three.ends.empty_periods = 5
-    three.ends.provisional.add(start_time=START, end_time=START + 3 * HOUR_NS)
+    three.ends.provisional.add(start_ns=START, end_ns=START + 3 * HOUR_NS)
     shown = {line[:16].strip(): line[16:].strip() for line in run("show", "one").stdout.splitlines()}
     assert shown["provisional"].startswith(
         "3 of the empty periods are provisional, [2024-01-01T00:00:00Z, 2024-01-01T03"
@@ -60,7 +60,7 @@ def test_provisional_ranges_are_named(three: FakeRelay) -> None:
 
 
 def test_a_request_is_shown(three: FakeRelay) -> None:
-    three.ends.answered_end_time = START + HOURS * HOUR_NS
+    three.ends.answered_end_ns = START + HOURS * HOUR_NS
     shown = {line[:16].strip(): line[16:].strip() for line in run("show", "one").stdout.splitlines()}
     assert shown["requested"] == f"{TICKER} 1h [2024-01-01T00:00:00Z, 2024-01-02T06:00:00Z), the first 40"
     assert shown["state"] == "OK" and shown["client"] == "a" and shown["missing"] == "-"
@@ -76,7 +76,7 @@ def test_a_request_is_shown(three: FakeRelay) -> None:
 
 
 def test_missing_ranges_are_listed(three: FakeRelay) -> None:
-    missing = [{"start_time": START + 2 * i * HOUR_NS, "end_time": START + (2 * i + 1) * HOUR_NS} for i in range(25)]
+    missing = [{"start_ns": START + 2 * i * HOUR_NS, "end_ns": START + (2 * i + 1) * HOUR_NS} for i in range(25)]
     three.ends = ended(Notify.ERROR, error_message="gave up", missing=missing)
     shown = run("show", "one").stdout
     assert "25 ranges" in shown and "5 more; --json prints all" in shown

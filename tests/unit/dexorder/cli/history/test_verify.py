@@ -6,22 +6,24 @@ from typer.testing import CliRunner, Result
 from dexorder.cli.app import app
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 
 HOUR_NS = 3_600_000_000_000
 
 
-def hours(start: int, end: int) -> pb.TimeRange:
-    return pb.TimeRange(start_time=START + start * HOUR_NS, end_time=START + end * HOUR_NS)
+def hours(start: int, end: int) -> common_pb.TimeRange:
+    return common_pb.TimeRange(start_ns=START + start * HOUR_NS, end_ns=START + end * HOUR_NS)
 
 
-def answers(**result: Any) -> list[pb.VerifyCoverageResponse]:
+def answers(**result: Any) -> list[coverage_pb.VerifyCoverageResponse]:
     whole: dict[str, Any] = {"checked": hours(0, 30), "rows": 30, "row_periods": 30, **result}
     return [
-        pb.VerifyCoverageResponse(progress=pb.VerifyProgress(windows=1)),
-        pb.VerifyCoverageResponse(result=pb.VerifyResult(**whole)),
+        coverage_pb.VerifyCoverageResponse(progress=coverage_pb.VerifyProgress(windows=1)),
+        coverage_pb.VerifyCoverageResponse(result=coverage_pb.VerifyResult(**whole)),
     ]
 
 
@@ -43,7 +45,9 @@ def test_table_and_coverage_agree(fake: FakeRelay) -> None:
     result = run("--since", "2024-01-01")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[-2] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are not a fault"
-    assert fake.asked == [pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_time=START, values=True)]
+    assert fake.asked == [
+        coverage_pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_ns=START, values=True)
+    ]
     result = run("--offline")
     assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: values not compared with the exchange"
     assert not fake.asked[-1].values
@@ -103,8 +107,8 @@ def test_json_is_one_object(fake: FakeRelay) -> None:
 
 
 def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
-    fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    fake.verified = [coverage_pb.VerifyCoverageResponse(result=coverage_pb.VerifyResult())]
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker=TICKER)])
     result = run()
     assert (result.exit_code, result.stdout) == (0, f"{TICKER} 1h: neither the table nor its coverage has any rows\n")
     fake.verified = fake.verified[:0]
@@ -113,8 +117,8 @@ def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
 
 
 def test_a_misspelt_ticker_is_refused(fake: FakeRelay) -> None:
-    fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
-    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="OTHER/USDT.SIM")])
+    fake.verified = [coverage_pb.VerifyCoverageResponse(result=coverage_pb.VerifyResult())]
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="OTHER/USDT.SIM")])
     result = run("--json")
     unknown = f"'{TICKER}' is not a market of SIM (see `dexorder markets SIM`), and nothing of it is stored"
     error = {"kind": "RequestRefused", "message": unknown, "exit_code": 2}
@@ -128,15 +132,17 @@ def test_a_misspelt_ticker_is_refused(fake: FakeRelay) -> None:
 
 
 def candle(close: float) -> OHLCV:
-    return OHLCV(open_time=START, open=1.0, high=9.0, low=0.5, close=close, volume=7.0)
+    return OHLCV(open_time_ns=START, open=1.0, high=9.0, low=0.5, close=close, volume=7.0)
 
 
-def compared(**fields: Any) -> pb.ValueComparison:
-    return pb.ValueComparison(**{"cell_seconds": [86_400, 7_200], "compared_periods": 24, "calls": 3, **fields})
+def compared(**fields: Any) -> coverage_pb.ValueComparison:
+    return coverage_pb.ValueComparison(
+        **{"cell_seconds": [86_400, 7_200], "compared_periods": 24, "calls": 3, **fields}
+    )
 
 
 DIFFERING: dict[str, Any] = {
-    "differing": [pb.ValueDifference(cell=hours(0, 24), exchange=candle(2.0), table=candle(3.0))],
+    "differing": [coverage_pb.ValueDifference(cell=hours(0, 24), exchange=candle(2.0), table=candle(3.0))],
     "differing_cells": 1,
     "differing_periods": 24,
 }
@@ -181,7 +187,7 @@ def test_differences_that_a_repair_leaves_are_the_exchanges(fake: FakeRelay) -> 
 
 
 def test_values_that_could_not_be_compared_are_no_agreement(fake: FakeRelay) -> None:
-    fake.verified = answers(values=pb.ValueComparison(uncompared_periods=30))
+    fake.verified = answers(values=coverage_pb.ValueComparison(uncompared_periods=30))
     result = run()
     assert result.exit_code == 0, "there is nothing to compare with"
     assert result.stdout.splitlines()[-1].endswith(

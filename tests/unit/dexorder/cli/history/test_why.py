@@ -7,7 +7,8 @@ from typer.testing import CliRunner, Result
 from dexorder.cli.app import app
 from dexorder_common.model.proof import Proof, ProofKind, encode_proofs
 from dexorder_common.model.time_range import TimeRange
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
 
@@ -18,7 +19,7 @@ ASKED_NS = START + 100 * HOUR_NS
 
 
 def hours(start: int, end: int) -> dict[str, Any]:
-    return {"start_time": START + start * HOUR_NS, "end_time": START + end * HOUR_NS}
+    return {"start_ns": START + start * HOUR_NS, "end_ns": START + end * HOUR_NS}
 
 
 def proof(start: int, end: int, kind: ProofKind, minutes: int) -> Proof:
@@ -28,10 +29,10 @@ def proof(start: int, end: int, kind: ProofKind, minutes: int) -> Proof:
 
 @pytest.fixture
 def covered(fake: FakeRelay) -> FakeRelay:
-    page = pb.CoveragePage(
+    page = coverage_pb.CoveragePage(
         **hours(0, 8),
         rows=5,
-        empty=[pb.TimeRange(**hours(4, 7))],
+        empty=[common_pb.TimeRange(**hours(4, 7))],
         evidence=encode_proofs(
             [
                 proof(0, 4, ProofKind.CHECKSUM, 0),
@@ -40,15 +41,18 @@ def covered(fake: FakeRelay) -> FakeRelay:
                 proof(6, 7, ProofKind.TRADE_IDS, 0),
             ]
         ),
-        fetched_at=START,
-        committed_at=START + 10**9,
-        retracted=[pb.TimeRange(**hours(7, 8))],
+        fetched_ns=START,
+        committed_ns=START + 10**9,
+        retracted=[common_pb.TimeRange(**hours(7, 8))],
     )
     ranges = [
-        pb.CoverageRange(**hours(0, 4), kind=pb.COVERAGE_KIND_ROWS),
-        pb.CoverageRange(**hours(4, 7), kind=pb.COVERAGE_KIND_EMPTY),
+        coverage_pb.CoverageRange(**hours(0, 4), kind=coverage_pb.COVERAGE_KIND_ROWS),
+        coverage_pb.CoverageRange(**hours(4, 7), kind=coverage_pb.COVERAGE_KIND_EMPTY),
     ]
-    fake.coverage = [pb.GetCoverageResponse(ranges=ranges), pb.GetCoverageResponse(pages=[page])]
+    fake.coverage = [
+        coverage_pb.StreamCoverageResponse(ranges=ranges),
+        coverage_pb.StreamCoverageResponse(pages=[page]),
+    ]
     return fake
 
 
@@ -74,7 +78,7 @@ def test_one_candle_is_explained(covered: FakeRelay, hour: int, known: str, said
     assert all(text in page for text in said)
     assert ("provisional" in page) == (hour == 4)
     assert covered.asked == [
-        pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True, **hours(hour, hour + 1))
+        coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True, **hours(hour, hour + 1))
     ]
 
 

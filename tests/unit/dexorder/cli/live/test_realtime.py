@@ -14,7 +14,7 @@ from dexorder.client.live import LiveUpdate, MissedData
 from dexorder.client.realtime import decode_update
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_common.model.times import SECOND_NS
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 from tests.unit.dexorder.client.test_live import TICKER, answer, candle, trade
@@ -29,7 +29,7 @@ def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay
     assert started.exit_code == 0, started.stderr
     name = started.stdout.strip()
     assert f"dexorder realtime stop {name}" in started.stderr
-    series = [pb.RealtimeSeries(settled_until=START, count=12, reported_at=START, lag=20_000_000)]
+    series = [pb.RealtimeSeries(settled_until_ns=START, count=12, reported_ns=START, lag_ns=20_000_000)]
     fake.jobs = [
         pb.RealtimeJob(
             ticker=TICKER,

@@ -73,15 +73,15 @@ def test_grid_is_consistent(second: int, period: int, count: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "period", "field"),
     [
-        (60, 60, 60, "end_time 60000000000 is not after"),
-        (120, 60, 60, "end_time 60000000000 is not after"),
-        (1, 60, 60, "start_time 1000000000 is not on the 1m grid"),
-        (0, 61, 60, "end_time 61000000000 is not on the 1m grid"),
+        (60, 60, 60, "end_ns 60000000000 is not after"),
+        (120, 60, 60, "end_ns 60000000000 is not after"),
+        (1, 60, 60, "start_ns 1000000000 is not on the 1m grid"),
+        (0, 61, 60, "end_ns 61000000000 is not on the 1m grid"),
         (0, 60, 61, "period_seconds 61"),
-        (0, 2**64 // SECOND_NS, 60, "end_time"),
-        (0, 2**63 // SECOND_NS + 60, 60, r"end_time \d+ is outside \[0, 9223372036854775807\] nanoseconds"),
-        (0, 11 * 86_400, WEEK_SECONDS, "start_time 0 is not on the 1w grid; the first open is 345600000000000"),
-        (86_400, 31 * 86_400, MONTH_SECONDS, "start_time .* is not on the 1M grid; the open before it is 0"),
+        (0, 2**64 // SECOND_NS, 60, "end_ns"),
+        (0, 2**63 // SECOND_NS + 60, 60, r"end_ns \d+ is outside \[0, 9223372036854775807\] nanoseconds"),
+        (0, 11 * 86_400, WEEK_SECONDS, "start_ns 0 is not on the 1w grid; the first open is 345600000000000"),
+        (86_400, 31 * 86_400, MONTH_SECONDS, "start_ns .* is not on the 1M grid; the open before it is 0"),
     ],
 )
 def test_bad_span_names_field_and_value(start: int, end: int, period: int, field: str) -> None:

@@ -23,14 +23,16 @@ from dexorder_common.rpc import identity
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_common.rpc.identity import Role, certificate_name, current_caller, read_callers, token_hash
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_common.storage.watched_file import WatchedFile
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
+from tests.fakes.relay_servicer import RelayServicer, add_relay_services
 from tests.fixtures_tls import Authority, Pair
 from tests.paths import ROOT
 
-NAME = "dexorder.relay.v1.RelayService"
+NAME, STREAMS = "dexorder.relay.v1.RowsService", "dexorder.relay.v1.HistoryService"
 HASH = token_hash("x")
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
 FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
@@ -171,32 +173,32 @@ def test_certificate_name(names: list[bytes], alternatives: list[bytes], expecte
 # ---- on the wire ---------------------------------------------------------------------------------------------------
 
 
-class WhoAmI(rpc.RelayServiceServicer):
+class WhoAmI(RelayServicer):
     """Servicer that returns the caller, in the stream twice: the second time during the running call."""
 
-    async def GetCatalog(self, request: Any, context: Any) -> pb.GetCatalogResponse:
+    async def GetCatalog(self, request: Any, context: Any) -> rows_pb.GetCatalogResponse:
         caller = current_caller()
-        return pb.GetCatalogResponse(name=f"{caller.client_id} {caller.role}" if caller else "nobody")
+        return rows_pb.GetCatalogResponse(name=f"{caller.client_id} {caller.role}" if caller else "nobody")
 
-    async def SubscribeNotifications(
+    async def WatchNotifications(
         self, request: Any, context: Any
-    ) -> AsyncIterator[pb.SubscribeNotificationsResponse]:
+    ) -> AsyncIterator[history_pb.WatchNotificationsResponse]:
         for cursor in range(2):
             await asyncio.sleep(0)
             caller = current_caller()
-            answer = pb.SubscribeNotificationsResponse(cursor=cursor)
+            answer = history_pb.WatchNotificationsResponse(cursor=cursor)
             answer.notification.request_id = caller.client_id if caller else ""
             yield answer
 
 
 def register(server: grpc.aio.Server) -> Sequence[str]:
-    rpc.add_RelayServiceServicer_to_server(WhoAmI(), server)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
-    return [NAME]
+    add_relay_services(server, WhoAmI())  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+    return [NAME, STREAMS]
 
 
 @asynccontextmanager
 async def serve(**settings: Any) -> AsyncIterator[RunningServer]:
-    roles = {NAME: (Role.CLIENT, Role.ADMIN)}
+    roles = dict.fromkeys((NAME, STREAMS), (Role.CLIENT, Role.ADMIN))
     made = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, **settings)
     async with grpc_server(made, register, roles=roles) as running:
         yield running
@@ -205,16 +207,17 @@ async def serve(**settings: Any) -> AsyncIterator[RunningServer]:
 async def ask(address: str, **channel: Any) -> tuple[str, str]:
     """Return the caller that the server sees in a unary call and in a stream, or code and details of the refusal."""
     async with open_channel(address, ChannelSettings(**channel)) as opened:
-        stub = rpc.RelayServiceStub(opened)
+        stub = RelayStubs(opened)
         try:
-            name = (await stub.GetCatalog(pb.GetCatalogRequest(), timeout=30)).name
+            name = (await stub.rows.GetCatalog(rows_pb.GetCatalogRequest(), timeout=30)).name
         except grpc.aio.AioRpcError as error:
             with pytest.raises(grpc.aio.AioRpcError) as stream:
-                await stub.SubscribeNotifications(pb.SubscribeNotificationsRequest(), timeout=30).read()
+                await stub.history.WatchNotifications(history_pb.WatchNotificationsRequest(), timeout=30).read()
             assert stream.value.code() is error.code()
             return error.code().name, error.details() or ""
         told = [
-            a.notification.request_id async for a in stub.SubscribeNotifications(pb.SubscribeNotificationsRequest())
+            a.notification.request_id
+            async for a in stub.history.WatchNotifications(history_pb.WatchNotificationsRequest())
         ]
         assert told == [name.split()[0]] * 2
         return "OK", name
@@ -315,7 +318,7 @@ async def test_service_with_its_own_identity_check_receives_every_call(tokens: P
 async def ask_name(address: str, token: str) -> tuple[str, str]:
     async with open_channel(address, ChannelSettings(token=token)) as channel:  # type: ignore[arg-type]
         try:
-            return "OK", (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest(), timeout=30)).name
+            return "OK", (await RelayStubs(channel).rows.GetCatalog(rows_pb.GetCatalogRequest(), timeout=30)).name
         except grpc.aio.AioRpcError as error:
             return error.code().name, error.details() or ""
 
@@ -331,7 +334,7 @@ async def test_removed_token_is_refused_at_the_next_call(tokens: Path) -> None:
 async def test_tokens_are_ignored_without_identity() -> None:
     with_token = ChannelSettings(token="any")  # type: ignore[arg-type]
     async with serve() as running, open_channel(running.address, with_token) as channel:
-        assert (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest())).name == "nobody"
+        assert (await RelayStubs(channel).rows.GetCatalog(rows_pb.GetCatalogRequest())).name == "nobody"
 
 
 @pytest.fixture
@@ -388,7 +391,7 @@ async def test_unix_socket_needs_no_identity(tokens: Path, tmp_path: Path) -> No
     socket = f"unix:{tmp_path}/s.sock"
     async with grpc_server(settings, register, extra_addresses=[socket]) as running:
         async with open_channel(socket, ChannelSettings()) as channel:
-            assert (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest())).name == "nobody"
+            assert (await RelayStubs(channel).rows.GetCatalog(rows_pb.GetCatalogRequest())).name == "nobody"
         assert (await ask(running.address))[0] == "UNAUTHENTICATED"
 
 

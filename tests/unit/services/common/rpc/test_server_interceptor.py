@@ -18,12 +18,13 @@ from structlog.testing import capture_logs
 from dexorder_common.config import load_settings
 from dexorder_common.model import errors
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_common.rpc.settings import ServiceSettings
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2_grpc as rpc
 from tests.error_kinds import KINDS
 
-NAME = "dexorder.relay.v1.RelayService"
+NAME = "dexorder.relay.v1.HistoryService"
 CASES: list[tuple[BaseException, grpc.StatusCode, str]] = [
     *((e("field x 7"), grpc.StatusCode[e.code.name], "field x 7") for e in KINDS),
     (NotImplementedError("later"), grpc.StatusCode.UNIMPLEMENTED, "later"),
@@ -31,7 +32,7 @@ CASES: list[tuple[BaseException, grpc.StatusCode, str]] = [
 ]
 
 
-class Raising(rpc.RelayServiceServicer):
+class Raising(rpc.HistoryServiceServicer):
     """Servicer that raises a given error, in a unary call and, after one answer, in a streaming call."""
 
     error: BaseException | None = None
@@ -55,7 +56,7 @@ def raising(error: BaseException | None = None) -> Raising:
 
 async def serve(servicer: Raising, registry: CollectorRegistry | None = None) -> Any:
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        rpc.add_RelayServiceServicer_to_server(servicer, server)
+        rpc.add_HistoryServiceServicer_to_server(servicer, server)
         return [NAME]
 
     return grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=1), register, registry=registry)
@@ -67,12 +68,12 @@ async def test_error_becomes_its_status_in_unary_and_streaming_calls(
 ) -> None:
     servicer = raising(error)
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
-        stub = rpc.RelayServiceStub(channel)
+        stub = RelayStubs(channel)
         with pytest.raises(grpc.aio.AioRpcError) as unary:
-            await stub.GetRequest(pb.GetRequestRequest())
+            await stub.history.GetRequest(pb.GetRequestRequest())
         answers = []
         with pytest.raises(grpc.aio.AioRpcError) as stream:
-            async for answer in stub.WatchProgress(pb.WatchProgressRequest()):
+            async for answer in stub.history.WatchProgress(pb.WatchProgressRequest()):
                 answers.append(answer)
     assert len(answers) == 1
     for caught in (unary.value, stream.value):
@@ -100,19 +101,19 @@ async def test_too_large_request_is_refused_and_the_server_continues() -> None:
             call: Any = channel.unary_unary(f"/{NAME}/GetRequest")
             await call(b"\0" * (4 * 1024 * 1024 + 1))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
+        await RelayStubs(channel).history.GetRequest(pb.GetRequestRequest())
 
 
 async def test_retry_after_is_metadata_if_it_is_known() -> None:
     servicer = raising()
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
-        stub = rpc.RelayServiceStub(channel)
+        stub = RelayStubs(channel)
         for seconds, told in ((0.0104, ["11"]), (None, [])):
             servicer.error = errors.Exhausted("quota x", retry_seconds=seconds)
             with pytest.raises(grpc.aio.AioRpcError) as unary:
-                await stub.GetRequest(pb.GetRequestRequest())
+                await stub.history.GetRequest(pb.GetRequestRequest())
             with pytest.raises(grpc.aio.AioRpcError) as stream:
-                async for _ in stub.WatchProgress(pb.WatchProgressRequest()):
+                async for _ in stub.history.WatchProgress(pb.WatchProgressRequest()):
                     pass
             for error in (unary.value, stream.value):
                 for name in ("retry-after-ms", "grpc-retry-pushback-ms"):
@@ -122,7 +123,7 @@ async def test_retry_after_is_metadata_if_it_is_known() -> None:
 async def test_details_name_the_error_the_field_and_the_time_of_the_next_attempt() -> None:
     servicer = raising(errors.InvalidRequest("request_id '' is empty"))
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
-        stub = rpc.RelayServiceStub(channel)
+        stub = RelayStubs(channel)
         details = await failure_details(stub)
         assert [type(each).__name__ for each in details] == ["ErrorInfo", "BadRequest"]
         info, bad = details
@@ -142,7 +143,7 @@ async def test_details_name_the_error_the_field_and_the_time_of_the_next_attempt
 async def failure_details(stub: Any) -> list[Any]:
     """Return the details of a call that fails, as grpcio-status reads them."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.GetRequest(pb.GetRequestRequest())
+        await stub.history.GetRequest(pb.GetRequestRequest())
     (value,) = (value for key, value in caught.value.trailing_metadata() if key == "grpc-status-details-bin")
     status = status_pb2.Status.FromString(value)
     number: Any = caught.value.code().value[0]
@@ -174,7 +175,7 @@ class Counting(Raising):
 async def test_handler_of_a_cancelled_stream_is_closed_at_once() -> None:
     servicer = Counting()  # type: ignore[abstract]
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
-        call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
+        call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest())
         await call.read()
         call.cancel()
         await asyncio.wait_for(servicer.closed.wait(), 30)
@@ -211,7 +212,7 @@ async def test_serialized_answers_are_sent_in_order_and_counted() -> None:
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
         answers = []
         with pytest.raises(grpc.aio.AioRpcError) as ended:
-            async for answer in rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest()):
+            async for answer in RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest()):
                 answers.append(answer.SerializeToString())
     assert answers == [numbered(n) for n in range(4)]
     assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.NOT_FOUND, "field x 7")
@@ -224,7 +225,7 @@ async def test_client_that_disconnects_during_serialized_answers_is_not_an_error
     labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
     with capture_logs() as logs:
         async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
-            call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
+            call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest())
             for _ in range(100):
                 await call.read()
             await channel.close()
@@ -236,12 +237,12 @@ async def test_client_that_disconnects_during_serialized_answers_is_not_an_error
 async def test_calls_are_counted() -> None:
     registry, servicer = CollectorRegistry(), raising()
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
-        stub = rpc.RelayServiceStub(channel)
-        await stub.GetRequest(pb.GetRequestRequest())
-        assert await stub.WatchProgress(pb.WatchProgressRequest()).read() == pb.WatchProgressResponse()
+        stub = RelayStubs(channel)
+        await stub.history.GetRequest(pb.GetRequestRequest())
+        assert await stub.history.WatchProgress(pb.WatchProgressRequest()).read() == pb.WatchProgressResponse()
         servicer.error = errors.NotFound("x")
         with pytest.raises(grpc.aio.AioRpcError):
-            await stub.GetRequest(pb.GetRequestRequest())
+            await stub.history.GetRequest(pb.GetRequestRequest())
     labels = {"grpc_type": "unary", "grpc_service": NAME, "grpc_method": "GetRequest"}
     assert registry.get_sample_value("grpc_server_msg_received_total", labels) == 2
     assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 1
@@ -306,7 +307,7 @@ async def test_a_leaving_server_says_so_and_serves_until_its_time_is_over(monkey
             await running.set_serving(True)  # a monitor that finds everything well meanwhile
             found = await check(health_pb2.HealthCheckRequest(service=NAME))
             assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
-            await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
+            await RelayStubs(channel).history.GetRequest(pb.GetRequestRequest())
 
         monkeypatch.setattr("dexorder_common.rpc.lifecycle.asyncio.sleep", sleep)
         await running.leave()
@@ -315,5 +316,5 @@ async def test_a_leaving_server_says_so_and_serves_until_its_time_is_over(monkey
 
 
 def _register(server: grpc.aio.Server) -> Sequence[str]:
-    rpc.add_RelayServiceServicer_to_server(raising(), server)
+    rpc.add_HistoryServiceServicer_to_server(raising(), server)
     return [NAME]

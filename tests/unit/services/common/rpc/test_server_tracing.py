@@ -16,18 +16,19 @@ from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError, U
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_tracing import tracing_interceptors
 from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_common.rpc.settings import ServiceSettings
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2_grpc as rpc
 from tests.fakes.spans import Exported, exporting
 
-SERVICE = "dexorder.relay.v1.RelayService"
+SERVICE = "dexorder.relay.v1.HistoryService"
 UNARY, STREAM = f"{SERVICE}/GetRequest", f"{SERVICE}/WatchProgress"
 CALLER = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 SECRET = "secret-token-of-the-caller"
 
 
-class Servicer(rpc.RelayServiceServicer):
+class Servicer(rpc.HistoryServiceServicer):
     """Has a span of its own in each call, and fails as the test wants it."""
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ async def served(*roots: str) -> AsyncIterator[tuple[Servicer, Any]]:
     servicer = Servicer()  # type: ignore[abstract]
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        rpc.add_RelayServiceServicer_to_server(servicer, server)
+        rpc.add_HistoryServiceServicer_to_server(servicer, server)
         return [SERVICE]
 
     settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1)
@@ -61,16 +62,16 @@ async def served(*roots: str) -> AsyncIterator[tuple[Servicer, Any]]:
         grpc_server(settings, register, trace_roots=roots) as running,
         open_channel(running.address, interceptors=tracing_interceptors()) as channel,
     ):
-        yield servicer, rpc.RelayServiceStub(channel)
+        yield servicer, RelayStubs(channel)
 
 
 async def called(stub: Any, method: str, **options: Any) -> None:
     """Make a call; its errors are the server's."""
     with suppress(grpc.aio.AioRpcError):
         if method == UNARY:
-            await stub.GetRequest(pb.GetRequestRequest(), **options)
+            await stub.history.GetRequest(pb.GetRequestRequest(), **options)
         else:
-            async for _ in stub.WatchProgress(pb.WatchProgressRequest(), **options):
+            async for _ in stub.history.WatchProgress(pb.WatchProgressRequest(), **options):
                 pass
 
 
@@ -154,7 +155,7 @@ async def test_a_stream_that_its_caller_cancels_has_not_failed() -> None:
     with exporting() as exported:
         async with served() as (_, stub):
             with tracing.span("caller", SpanKind.CLIENT, root=True):
-                stream = stub.WatchProgress(pb.WatchProgressRequest())
+                stream = stub.history.WatchProgress(pb.WatchProgressRequest())
                 await stream.read()
                 stream.cancel()
     assert status_of(exported, STREAM, SpanKind.CLIENT) == ("CANCELLED", StatusCode.UNSET)

@@ -79,9 +79,9 @@ async def code_of(call: Any) -> grpc.StatusCode:
 async def test_without_a_valid_token_there_is_no_session(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway) as nobody:
         shown = tuple((key, value.replace("TOKEN", gateway.token("alice"))) for key, value in metadata)
-        assert await code_of(nobody.events.Subscribe(pb.SubscribeRequest(), metadata=shown)) is UNKNOWN_CALLER
-        request = pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1), kind=pb.ACK_KIND_SEEN)
-        assert await code_of(nobody.events.Ack(request, metadata=shown)) is UNKNOWN_CALLER
+        assert await code_of(nobody.events.WatchEvents(pb.WatchEventsRequest(), metadata=shown)) is UNKNOWN_CALLER
+        request = pb.AckEventRequest(cursor=pb.Cursor(epoch="e1", sequence=1), kind=pb.ACK_KIND_SEEN)
+        assert await code_of(nobody.events.AckEvent(request, metadata=shown)) is UNKNOWN_CALLER
         assert gateway.dispatcher.calls == []
         refused = {"kind": "grpc", "reason": "UNAUTHENTICATED"}
         assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions_refused_total", refused) == 1
@@ -90,26 +90,26 @@ async def test_without_a_valid_token_there_is_no_session(metadata: tuple[tuple[s
 @pytest.mark.parametrize(
     "request_",
     [
-        pb.AckRequest(kind=pb.ACK_KIND_SEEN),
-        pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1)),
-        pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1), kind=9),  # type: ignore[arg-type]
-        pb.AckRequest(place=pb.Cursor(epoch="e1"), kind=pb.ACK_KIND_SEEN),
-        pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=2**63), kind=pb.ACK_KIND_SEEN),
-        pb.AckRequest(place=pb.Cursor(epoch="other", sequence=1), kind=pb.ACK_KIND_SEEN),
-        pb.SubscribeRequest(cursor=pb.Cursor(epoch="e1", sequence=2**63)),
-        pb.SubscribeRequest(client_name="x" * 65),
+        pb.AckEventRequest(kind=pb.ACK_KIND_SEEN),
+        pb.AckEventRequest(cursor=pb.Cursor(epoch="e1", sequence=1)),
+        pb.AckEventRequest(cursor=pb.Cursor(epoch="e1", sequence=1), kind=9),  # type: ignore[arg-type]
+        pb.AckEventRequest(cursor=pb.Cursor(epoch="e1"), kind=pb.ACK_KIND_SEEN),
+        pb.AckEventRequest(cursor=pb.Cursor(epoch="e1", sequence=2**63), kind=pb.ACK_KIND_SEEN),
+        pb.AckEventRequest(cursor=pb.Cursor(epoch="other", sequence=1), kind=pb.ACK_KIND_SEEN),
+        pb.WatchEventsRequest(cursor=pb.Cursor(epoch="e1", sequence=2**63)),
+        pb.WatchEventsRequest(client_name="x" * 65),
     ],
 )
 async def test_invalid_requests_are_refused(request_: Any, tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
-        is_ack = isinstance(request_, pb.AckRequest)
-        call = (alice.events.Ack if is_ack else alice.events.Subscribe)(request_, metadata=alice.metadata)
+        is_ack = isinstance(request_, pb.AckEventRequest)
+        call = (alice.events.AckEvent if is_ack else alice.events.WatchEvents)(request_, metadata=alice.metadata)
         assert await code_of(call) is INVALID
 
 
 async def overrun(gateway: Served, alice: Stubs) -> Any:
     """Open a session that does not read, and send it events until the gateway closes it; return its call."""
-    call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+    call = alice.events.WatchEvents(pb.WatchEventsRequest(), metadata=alice.metadata)
     await call.read()
     while gateway.dispatcher.calls[-1][0] != "closed":
         gateway.dispatcher.keep("alice", "e", payload=b"x" * 50_000)
@@ -147,7 +147,7 @@ async def test_a_stream_that_is_read_too_slowly_ends_with_resource_exhausted(
 
 async def test_a_client_that_disconnects_closes_its_session(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
-        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+        call = alice.events.WatchEvents(pb.WatchEventsRequest(), metadata=alice.metadata)
         await call.read()
         call.cancel()
         await until(lambda: gateway.dispatcher.calls[-1] == ("closed", "alice"))
@@ -251,18 +251,18 @@ async def test_an_events_record_is_complete(tmp_path: Path) -> None:
         assert record == pb.EventRecord(
             container="box",
             event=events_pb.UserEvent.FromString(kept.record.body),
-            accepted_at=1,
+            accepted_ms=1,
             status=events_pb.QUEUED,
             attempts=[
                 pb.Attempt(
                     number=1,
                     channel=events_pb.TELEGRAM,
-                    started_at=2,
-                    ended_at=3,
+                    started_ms=2,
+                    ended_ms=3,
                     outcome="blocked by the user",
-                    retry_at=9,
+                    retry_ms=9,
                 ),
-                pb.Attempt(number=2, channel=events_pb.EMAIL, started_at=4),
+                pb.Attempt(number=2, channel=events_pb.EMAIL, started_ms=4),
             ],
         )
         assert not record.HasField("delivered_via")
@@ -270,7 +270,7 @@ async def test_an_events_record_is_complete(tmp_path: Path) -> None:
             kept.record, status=Status.DELIVERED, via=Channel.WEB, completed_ns=5 * ms, seen_ns=6 * ms
         )
         record = (await staff.log.GetEvent(request)).record
-        assert (record.delivered_via, record.completed_at, record.seen_at) == (events_pb.WEB, 5, 6)
+        assert (record.delivered_via, record.completed_ms, record.seen_ms) == (events_pb.WEB, 5, 6)
         for request, code in (
             (pb.GetEventRequest(container="other", event_id="e1"), grpc.StatusCode.NOT_FOUND),
             (pb.GetEventRequest(container="box"), INVALID),

@@ -69,9 +69,9 @@ async def fetched(world: World, span: TimeRange, ticker: str = TICKER) -> tuple[
         assert record.control.span.start_ns == end_ns
         end_ns = record.control.span.end_ns
         for rate in funding_pb2.FundingRates.FromString(record.message).rates:
-            assert record.control.span.start_ns <= rate.funding_time < end_ns
-            assert rate.funding_time not in found
-            found[rate.funding_time] = rate.rate
+            assert record.control.span.start_ns <= rate.funding_time_ns < end_ns
+            assert rate.funding_time_ns not in found
+            found[rate.funding_time_ns] = rate.rate
     final = world.gateway.final(JOB)
     assert (final.control.kind, final.topic) == (Kind.FINAL, FUNDING.topic)
     if final.value.status != pb.DataResponse.ERROR:

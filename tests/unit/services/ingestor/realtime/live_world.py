@@ -191,10 +191,8 @@ async def _world(
 
 
 def resume_at(start_ns: int, *periods: int, last_trade_id: str | None = None) -> relay_pb.ResumeRealtimeResponse:
-    starts = [relay_pb.CandleStart(period_seconds=p, start_time=ceil_to_grid(start_ns, p)) for p in periods]
-    return relay_pb.ResumeRealtimeResponse(
-        current=True, start_time=start_ns, last_trade_id=last_trade_id, candles=starts
-    )
+    starts = [relay_pb.CandleStart(period_seconds=p, start_ns=ceil_to_grid(start_ns, p)) for p in periods]
+    return relay_pb.ResumeRealtimeResponse(current=True, start_ns=start_ns, last_trade_id=last_trade_id, candles=starts)
 
 
 def check_spans(records: list[Record], start_ns: int) -> None:
@@ -206,7 +204,7 @@ def check_spans(records: list[Record], start_ns: int) -> None:
         assert record.control.span.start_ns == end_ns
         end_ns = record.control.span.end_ns
         if record.control.kind is Kind.TRADES:
-            assert all(trade.time <= end_ns for trade in record.trades)
+            assert all(trade.time_ns <= end_ns for trade in record.trades)
 
 
 async def check_job(live: LiveWorld, job_id: str, since_ns: int, *, periods: tuple[int, ...] = (60,)) -> None:
@@ -216,13 +214,13 @@ async def check_job(live: LiveWorld, job_id: str, since_ns: int, *, periods: tup
     end_ns = records[-1].control.span.end_ns
     trades = [trade for record in records for trade in record.trades]
     truth = await live.true_trades(TimeRange(since_ns, end_ns))
-    inside = [trade for trade in trades if trade.time < end_ns]
+    inside = [trade for trade in trades if trade.time_ns < end_ns]
     assert len({trade.trade_id for trade in trades}) == len(trades), "doubled trades"
-    ours = {t.trade_id: (t.time // 1_000_000, t.price, t.amount) for t in inside}
+    ours = {t.trade_id: (t.time_ns // 1_000_000, t.price, t.amount) for t in inside}
     assert not truth.keys() - ours.keys(), f"missing: {sorted(truth.keys() - ours.keys())[:5]}"
     assert not ours.keys() - truth.keys(), f"invented: {sorted(ours.keys() - truth.keys())[:5]}"
     assert not (wrong := [(i, ours[i], truth[i]) for i in ours if ours[i] != truth[i]]), wrong[:5]
-    order = [(trade.time, int(trade.trade_id)) for trade in trades]
+    order = [(trade.time_ns, int(trade.trade_id)) for trade in trades]
     assert order == sorted(order)
     assert [r.control.page for r in live.world.gateway.of(job_id)] == list(range(len(live.world.gateway.of(job_id))))
     for period in periods:
@@ -232,7 +230,7 @@ async def check_job(live: LiveWorld, job_id: str, since_ns: int, *, periods: tup
         candles: dict[int, list[float]] = {}
         empty: set[int] = set()
         for page in pages:
-            candles |= {c.open_time: [c.open, c.high, c.low, c.close, c.volume] for c in page.candles}
+            candles |= {c.open_time_ns: [c.open, c.high, c.low, c.close, c.volume] for c in page.candles}
             empty |= {t for gap in page.control.empty for t in open_times(gap, period)}
         closed = TimeRange(start_ns, max((p.control.span.end_ns for p in pages), default=start_ns))
         assert sorted([*candles, *empty]) == open_times(closed, period)

@@ -40,7 +40,7 @@ def test_everything_is_taken_once_with_the_candles_that_run() -> None:
     assert news is not None and not news.missed
     data = encode_live("j1", news, [(60, candle(60))])
     assert [each.trade_id for each in data.trades] == ["1", "2"]
-    assert [(each.ohlcv.open_time, each.closed, each.received_at) for each in data.candles] == [
+    assert [(each.ohlcv.open_time_ns, each.closed, each.received_ns) for each in data.candles] == [
         (0, True, 0),
         (60, False, 21),
     ]
@@ -56,8 +56,8 @@ def test_a_stream_that_takes_nothing_is_told_what_it_missed() -> None:
     assert news is not None
     data = encode_live("j1", news, [])
     assert [each.trade_id for each in data.trades] == ["8", "9", "10"]
-    assert [each.ohlcv.open_time for each in data.candles] == [420, 480, 540]
-    assert [(m.period_seconds, m.count, m.start_time, m.end_time) for m in data.missed] == [
+    assert [each.ohlcv.open_time_ns for each in data.candles] == [420, 480, 540]
+    assert [(m.period_seconds, m.count, m.start_ns, m.end_ns) for m in data.missed] == [
         (0, 7, 10, 70),
         (60, 7, 0, 360),
     ]

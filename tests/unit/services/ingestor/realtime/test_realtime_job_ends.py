@@ -77,10 +77,10 @@ async def test_a_reassigned_job_continues_behind_the_last_settled_trade(tmp_path
         assert (await live.stop("j1")).success
         last = [report for report in live.world.relay.progress if report.period_seconds == 0][-1]
         candles = [report for report in live.world.relay.progress if report.period_seconds == 60][-1]
-        live.world.relay.resume = resume_at(last.end_time, last_trade_id=last.last_trade_id)
-        live.world.relay.resume.candles.add(period_seconds=60, start_time=candles.end_time)
+        live.world.relay.resume = resume_at(last.end_ns, last_trade_id=last.last_trade_id)
+        live.world.relay.resume.candles.add(period_seconds=60, start_ns=candles.end_ns)
         await live.start("j2")
-        await live.until_settled("j2", last.end_time + 200 * SECOND_NS)
+        await live.until_settled("j2", last.end_ns + 200 * SECOND_NS)
         assert (await live.stop("j2")).success
         trades = [t for job in ("j1", "j2") for r in live.records(job, Kind.TRADES) for t in r.trades]
         assert len({t.trade_id for t in trades}) == len(trades), "the relay has the position of everything"
@@ -122,7 +122,7 @@ async def test_a_trade_with_wrong_values_is_found_by_the_exchanges_candle_and_am
         assert (await live.stop("j1")).success
         truth = await live.true_candles(TimeRange(start_ns, start_ns + MINUTE_NS))
         pages = live.records("j1", Kind.PAGE, 60)
-        told = [c for page in pages for c in page.candles if c.open_time == start_ns]
+        told = [c for page in pages for c in page.candles if c.open_time_ns == start_ns]
         assert told[0].volume != truth[start_ns][4] and told[-1].volume == truth[start_ns][4]
         trades = {t.trade_id: t.amount for r in live.records("j1", Kind.TRADES) for t in r.trades}
         true_trades = await live.true_trades(TimeRange(start_ns, start_ns + MINUTE_NS))
@@ -145,7 +145,7 @@ async def test_a_repair_is_tried_again_when_the_exchange_does_not_answer(tmp_pat
         await live.until_seen(["http_502"])
         assert (await live.stop("j1")).success
         truth = await live.true_candles(TimeRange(start_ns, start_ns + MINUTE_NS))
-        told = [c for page in live.records("j1", Kind.PAGE, 60) for c in page.candles if c.open_time == start_ns]
+        told = [c for page in live.records("j1", Kind.PAGE, 60) for c in page.candles if c.open_time_ns == start_ns]
         assert told[-1].volume == truth[start_ns][4]
 
 
@@ -214,5 +214,5 @@ async def test_trades_that_the_exchange_no_longer_has_leave_a_hole_between_two_s
         ((_, end_ns),) = holes
         truth = await live.true_trades(TimeRange(end_ns, live.settled("j1")))
         assert truth.keys() <= {t.trade_id for r in records for t in r.trades}
-        opens = [c.open_time for r in live.records("j1", Kind.PAGE, 60) for c in r.candles]
+        opens = [c.open_time_ns for r in live.records("j1", Kind.PAGE, 60) for c in r.candles]
         assert min(opens) >= end_ns, "candles of the hole are not built"

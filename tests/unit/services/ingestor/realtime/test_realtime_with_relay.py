@@ -17,8 +17,9 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.market.v1 import market_pb2
-from dexorder_protos.dexorder.relay.v1 import control_pb2
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
@@ -30,7 +31,7 @@ TICKER = "BTC/USDT.SIM"
 CANCEL, SHUTDOWN, CONFIG_UPDATE, HEARTBEAT = (
     ingest.IngestorControl.ControlAction.Value(name) for name in ("CANCEL", "SHUTDOWN", "CONFIG_UPDATE", "HEARTBEAT")
 )
-APPLIED, REFUSED = control_pb2.CONTROL_OUTCOME_APPLIED, control_pb2.CONTROL_OUTCOME_REFUSED
+APPLIED, REFUSED = operator_service_pb2.CONTROL_OUTCOME_APPLIED, operator_service_pb2.CONTROL_OUTCOME_REFUSED
 
 
 @dataclass
@@ -61,20 +62,20 @@ class Chain:
         return max((record.control.span.end_ns for record in self.records(Kind.TRADES)), default=0)
 
     async def subscribe(self, since_ns: int) -> None:
-        wanted = pb.RealtimeSubscription(
+        wanted = realtime_pb.RealtimeSubscription(
             subscription_id="s1",
             ticker=TICKER,
             params=ingest.RealtimeParams(include_ticks=True, include_ohlc=True, ohlc_period_seconds=[60]),
-            since=since_ns,
+            since_ns=since_ns,
         )
-        await self.suite.relay.StartRealtime(pb.StartRealtimeRequest(subscription=wanted))
+        await self.suite.relay.realtime.StartRealtime(realtime_pb.StartRealtimeRequest(subscription=wanted))
 
-    async def jobs(self) -> list[pb.RealtimeJob]:
-        return list((await self.suite.relay.ListRealtime(pb.ListRealtimeRequest())).jobs)
+    async def jobs(self) -> list[realtime_pb.RealtimeJob]:
+        return list((await self.suite.relay.realtime.ListRealtime(realtime_pb.ListRealtimeRequest())).jobs)
 
     async def instruct(self, action: Any, **fields: Any) -> Any:
-        request = control_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=action, **fields))
-        (result,) = (await self.suite.relay.ControlIngestors(request)).results
+        request = operator_service_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=action, **fields))
+        (result,) = (await self.suite.relay.operator.ControlIngestors(request)).results
         return result
 
 
@@ -109,21 +110,21 @@ async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole
     """An ingestor is stopped while trades go on; the next one begins where it ended."""
     async with chain(tmp_path) as c:
         since_ns = (time.time_ns() // SECOND_NS - 200) * SECOND_NS
-        live = c.suite.relay.StreamMarketData(
-            pb.StreamMarketDataRequest(tickers=[TICKER], include_trades=True, period_seconds=[60])
+        live = c.suite.relay.realtime.WatchMarketData(
+            realtime_pb.WatchMarketDataRequest(tickers=[TICKER], include_trades=True, period_seconds=[60])
         )
         async with c.ingestor("one"):
             await c.subscribe(since_ns)
             await until(lambda: c.settled() > time.time_ns() - 3 * SECOND_NS)
             (job,) = await c.jobs()
-            assert (job.state, job.ingestor) == (pb.REALTIME_STATE_RUNNING, "one")
+            assert (job.state, job.ingestor) == (realtime_pb.REALTIME_STATE_RUNNING, "one")
             async with asyncio.timeout(20):
                 while not (await live.read()).trades:
                     pass
         settled_ns = c.settled()
         async with c.ingestor("two"):
             await until(lambda: c.settled() > settled_ns + SECOND_NS)
-            await c.suite.relay.StopRealtime(pb.StopRealtimeRequest(subscription_id="s1"))
+            await c.suite.relay.realtime.StopRealtime(realtime_pb.StopRealtimeRequest(subscription_id="s1"))
             async with asyncio.timeout(20):
                 while await c.jobs():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
@@ -143,8 +144,8 @@ async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole
 
 async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
     async with chain(tmp_path) as c, c.ingestor("one"):
-        request = pb.SnapshotTickersRequest(request_id="t1", exchange="SIM")
-        answer = await c.suite.relay.SnapshotTickers(request)
+        request = history_pb.SnapshotTickersRequest(request_id="t1", exchange="SIM")
+        answer = await c.suite.relay.history.SnapshotTickers(request)
         assert answer.status == ingest.SubmitResponse.QUEUED
         await until(lambda: bool(c.records(Kind.FINAL)))
         (page,), (final,) = c.records(Kind.TICKERS), c.records(Kind.FINAL)
@@ -155,17 +156,17 @@ async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
         (bitcoin,) = [each for each in snapshots if each.ticker == TICKER]
         async with c.sim.http.get(f"{c.sim.url}/api/v3/ticker/24hr", params={"symbol": "BTCUSDT"}) as found:
             theirs = await found.json()
-        assert bitcoin.open == float(theirs["openPrice"]) or bitcoin.time != theirs["closeTime"] * 1_000_000
+        assert bitcoin.open == float(theirs["openPrice"]) or bitcoin.time_ns != theirs["closeTime"] * 1_000_000
         assert bitcoin.low <= bitcoin.last <= bitcoin.high and bitcoin.bid <= bitcoin.ask
-        assert bitcoin.base_volume > 0 and bitcoin.received_at > 0
+        assert bitcoin.base_volume > 0 and bitcoin.received_ns > 0
 
 
 async def test_instructions_have_their_effect_before_they_are_answered(tmp_path: Path) -> None:
     async with chain(tmp_path) as c, c.ingestor("one") as process:
         async with asyncio.timeout(20):
             while True:
-                request = control_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=HEARTBEAT))
-                if (await c.suite.relay.ControlIngestors(request)).results:
+                request = operator_service_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=HEARTBEAT))
+                if (await c.suite.relay.operator.ControlIngestors(request)).results:
                     break
                 await asyncio.sleep(0.02)
         state = (await c.instruct(HEARTBEAT)).state

@@ -1,4 +1,4 @@
-"""FetchOhlc: rows as pages, read from a real table."""
+"""StreamOhlc: rows as pages, read from a real table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dexorder_common.lake.tables import OHLC
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay.reading import fetch_ohlc
 from dexorder_relay.reading.rows import CANDLE_COLUMNS
 from tests.unit.services.relay.harness import EARLIER, TICKER, VALUES, Suite, at, candle, page, refused, settings, suite
@@ -28,7 +28,7 @@ def older(request_id: str, start: int, end: int, **fields: Any) -> ingest.OHLCRe
 
 
 async def fetch(s: Suite, request_id: str, start: int, end: int, **fields: Any) -> list[ingest.Response]:
-    call = s.relay.FetchOhlc(older(request_id, start, end, **fields), timeout=60)
+    call = s.relay.history.StreamOhlc(older(request_id, start, end, **fields), timeout=60)
     pages = [answer async for answer in call]
     assert [answer.is_final for answer in pages] == [False] * (len(pages) - 1) + [True]
     assert {answer.request_id for answer in pages} == {request_id}
@@ -41,7 +41,7 @@ def candles(pages: list[ingest.Response]) -> list[ohlcv_pb2.OHLCV]:
 
 def expected(minutes: int) -> ohlcv_pb2.OHLCV:
     values = candle(minutes)
-    return ohlcv_pb2.OHLCV(open_time=at(minutes), trade_count=values.pop("trades"), **values)
+    return ohlcv_pb2.OHLCV(open_time_ns=at(minutes), trade_count=values.pop("trades"), **values)
 
 
 async def have(s: Suite, minutes: list[int], start: int, end: int) -> None:
@@ -54,7 +54,7 @@ async def test_missing_candles_are_fetched_first_and_all_come_in_time_order(tmp_
     async with suite(tmp_path) as s:
         await have(s, list(range(10, 30)), 10, 30)
         ingestor = await s.offering(2)
-        call = s.relay.FetchOhlc(older("r", 0, 40), timeout=60)
+        call = s.relay.history.StreamOhlc(older("r", 0, 40), timeout=60)
         await ingestor.work(s.pipeline, dispatches=2, holes=[3, 35])
         pages = [answer async for answer in call]
         assert candles(pages) == [expected(m) for m in range(40) if m not in (3, 35)]
@@ -82,7 +82,7 @@ async def test_limit_ends_the_answer(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await have(s, [0, 2, 4, 6, 8], 0, 10)
         pages = await fetch(s, "r", 0, 10, limit=3)
-        assert [c.open_time for c in candles(pages)] == [at(0), at(2), at(4)]
+        assert [c.open_time_ns for c in candles(pages)] == [at(0), at(2), at(4)]
         assert pages[0].total_records == 3
 
 
@@ -109,7 +109,7 @@ async def test_a_request_that_fails_or_can_not_be_answered_is_one_page_that_says
 async def test_the_request_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         ingestor = s.ingestor()
-        call = s.relay.FetchOhlc(older("r", 0, 10), timeout=60)
+        call = s.relay.history.StreamOhlc(older("r", 0, 10), timeout=60)
         await ingestor.offer()
         dispatch = await ingestor.take()
         call.cancel()
@@ -130,7 +130,7 @@ async def test_rows_are_those_of_the_requests_snapshot_until_it_has_expired(tmp_
         assert len(candles(await fetch(s, "r", 0, 5))) == 3
         s.pipeline.catalog.load_table(OHLC.name).maintenance.expire_snapshots().by_id(snapshot_id).commit()
         (now,) = await fetch(s, "r", 0, 5)
-        assert ([c.open_time for c in candles([now])], now.total_records) == ([at(m) for m in (0, 1, 2, 4)], 4)
+        assert ([c.open_time_ns for c in candles([now])], now.total_records) == ([at(m) for m in (0, 1, 2, 4)], 4)
         assert len(candles(await fetch(s, "first", 0, 5, limit=3))) == 3
         s.pipeline.write([1])
         (doubled,) = await fetch(s, "r", 0, 5)
@@ -148,7 +148,7 @@ async def test_a_table_that_can_not_be_read_is_unavailable(tmp_path: Path) -> No
             file.unlink()
         with refused(grpc.StatusCode.UNAVAILABLE, OHLC.name):
             await fetch(s, "r", 0, 3)
-        assert (await s.relay.GetRequest(rpb.GetRequestRequest(request_id="r"))).record.row_count == 3
+        assert (await s.relay.history.GetRequest(rpb.GetRequestRequest(request_id="r"))).record.row_count == 3
 
 
 def test_columns_are_those_of_the_real_table() -> None:

@@ -27,7 +27,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import rows_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 from dexorder_relay.reading import row_stream
 from dexorder_relay.reading.rows import MarketRows
 from dexorder_relay.service import tables as service
@@ -159,21 +159,21 @@ async def test_a_table_that_does_not_exist_or_has_no_rows(tmp_path: Path, monkey
 async def test_answers_name_the_snapshot_and_read_an_older_one(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         append(s, TICKS, [trade("1", 1)])
-        wanted = pb.ReadRowsRequest(ticker=TICKER, period_seconds=0)
-        first = [each async for each in s.relay.ReadRows(wanted, timeout=60)]
+        wanted = pb.StreamRowsRequest(ticker=TICKER, period_seconds=0)
+        first = [each async for each in s.relay.rows.StreamRows(wanted, timeout=60)]
         append(s, TICKS, [trade("2", 2)])
         wanted.snapshot_id = first[0].snapshot_id
-        again = [each async for each in s.relay.ReadRows(wanted, timeout=60)]
+        again = [each async for each in s.relay.rows.StreamRows(wanted, timeout=60)]
         assert again == first
         assert pa.ipc.open_stream(b"".join(each.data for each in first)).read_all()["trade_id"].to_pylist() == ["1"]
         wanted.ClearField("snapshot_id")
-        now = [each async for each in s.relay.ReadRows(wanted, timeout=60)]
+        now = [each async for each in s.relay.rows.StreamRows(wanted, timeout=60)]
         assert now[1].row_count == 2 and now[0].snapshot_id != first[0].snapshot_id
         good: dict[str, Any] = {"ticker": TICKER, "period_seconds": 0}
-        for bad in ({"start_time": 5, "end_time": 4}, {"end_time": 2**63}, {"ticker": "*.NOPE"}, {"ticker": "x"}):
-            request = pb.ReadRowsRequest(**{**good, **bad})
+        for bad in ({"start_ns": 5, "end_ns": 4}, {"end_ns": 2**63}, {"ticker": "*.NOPE"}, {"ticker": "x"}):
+            request = pb.StreamRowsRequest(**{**good, **bad})
             with refused(grpc.StatusCode.INVALID_ARGUMENT):
-                await s.relay.ReadRows(request, timeout=60).read()
+                await s.relay.rows.StreamRows(request, timeout=60).read()
 
 
 async def test_two_windows_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +192,10 @@ async def test_two_windows_are_read_at_a_time(tmp_path: Path, monkeypatch: pytes
         return found
 
     monkeypatch.setattr(MarketRows, "rows", watched)
-    wanted = pb.ReadRowsRequest(ticker=TICKER, period_seconds=0)
+    wanted = pb.StreamRowsRequest(ticker=TICKER, period_seconds=0)
 
     async def answered(s: Suite) -> int:
-        return sum([1 async for _ in s.relay.ReadRows(wanted, timeout=60)])
+        return sum([1 async for _ in s.relay.rows.StreamRows(wanted, timeout=60)])
 
     async with suite(tmp_path) as s:
         append(s, TICKS, [trade(str(n), n) for n in range(10)])
@@ -211,7 +211,7 @@ async def test_a_relay_of_an_earlier_release_is_named(tmp_path: Path, monkeypatc
         source = await relayed.rows.source()
         with pytest.raises(CatalogError, match="does not send trades or tickers"):
             await asyncio.to_thread(source.snapshots, "SIM", TimeRange(0, 1))
-    fake = FakeRelay({}, ended(Notify.OK))  # of a release without ReadRows
+    fake = FakeRelay({}, ended(Notify.OK))  # of a release without StreamRows
     with serving(fake), pytest.raises(CatalogError, match="of an earlier release, which does not send rows; upgrade"):
         await asyncio.to_thread(RelaySource(fake.address).points, Series(TICKER, dataset=TRADES), TimeRange(0, 1))
 
@@ -242,7 +242,7 @@ async def test_the_command_needs_no_lake_extra(tmp_path: Path, monkeypatch: pyte
         await one.ready(ingest.ANY)
         printing = asyncio.create_task(run_without_lake(s, monkeypatch, "tickers", "SIM", "--json"))
         sent = await one.job()
-        now = [{**snapshot(TICKER, 2.5, 0), "received_at": to_datetime((await s.record(sent.request_id)).submitted_at)}]
+        now = [{**snapshot(TICKER, 2.5, 0), "received_at": to_datetime((await s.record(sent.request_id)).submitted_ns)}]
         append(s, TICKERS, now)
         await one.complete(sent.job_id)
         await land(s, sent.job_id, 1)

@@ -1,4 +1,4 @@
-"""ReadRows: rows as an Arrow stream from a real relay with a real table, and our client, which has no catalog."""
+"""StreamRows: rows as an Arrow stream from a real relay with a real table, and our client, which has no catalog."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, HistoryMismatch, RequestRefused
 from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC
-from dexorder_protos.dexorder.relay.v1 import rows_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 from dexorder_relay.reading import row_stream
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, page, suite
 
 
-def wanted(start: int | None = None, end: int | None = None, **more: Any) -> pb.ReadRowsRequest:
-    span: dict[str, Any] = {
-        name: at(each) for name, each in (("start_time", start), ("end_time", end)) if each is not None
-    }
-    return pb.ReadRowsRequest(ticker=TICKER, period_seconds=60, **span, **more)
+def wanted(start: int | None = None, end: int | None = None, **more: Any) -> pb.StreamRowsRequest:
+    span: dict[str, Any] = {name: at(each) for name, each in (("start_ns", start), ("end_ns", end)) if each is not None}
+    return pb.StreamRowsRequest(ticker=TICKER, period_seconds=60, **span, **more)
 
 
-async def answers(s: Suite, request: pb.ReadRowsRequest) -> list[pb.ReadRowsResponse]:
-    return [each async for each in s.relay.ReadRows(request, timeout=60)]
+async def answers(s: Suite, request: pb.StreamRowsRequest) -> list[pb.StreamRowsResponse]:
+    return [each async for each in s.relay.rows.StreamRows(request, timeout=60)]
 
 
-def table(found: list[pb.ReadRowsResponse]) -> pa.Table:
+def table(found: list[pb.StreamRowsResponse]) -> pa.Table:
     """Read the joined data as any Arrow library does."""
     return pa.ipc.open_stream(b"".join(each.data for each in found)).read_all()
 
@@ -64,7 +62,7 @@ async def test_the_joined_answers_are_one_arrow_stream(tmp_path: Path, monkeypat
         gone = await answers(s, wanted(0, 1, snapshot_id=1))
         assert gone[0].snapshot_id not in (0, 1), "a snapshot that is not kept is replaced by the current one"
         with pytest.raises(grpc.aio.AioRpcError, match="NOPE"):
-            await answers(s, pb.ReadRowsRequest(ticker="BTC/USDT.NOPE", period_seconds=60))
+            await answers(s, pb.StreamRowsRequest(ticker="BTC/USDT.NOPE", period_seconds=60))
 
 
 async def test_a_table_without_rows_has_a_schema(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.unit.services.relay.realtime.worker import subscription
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded
 
@@ -15,11 +15,11 @@ CODE = grpc.StatusCode
 
 
 def start(stub: Any, name: str, **fields: Any) -> Any:
-    return stub.StartRealtime(pb.StartRealtimeRequest(subscription=subscription(name, 60, **fields)))
+    return stub.realtime.StartRealtime(pb.StartRealtimeRequest(subscription=subscription(name, 60, **fields)))
 
 
 async def ids(stub: Any, **fields: Any) -> list[tuple[str, str]]:
-    answer = await stub.ListRealtime(pb.ListRealtimeRequest(**fields))
+    answer = await stub.realtime.ListRealtime(pb.ListRealtimeRequest(**fields))
     return [(each.subscription.subscription_id, each.subscription.client_id) for each in answer.subscriptions]
 
 
@@ -37,14 +37,14 @@ async def test_subscriptions_belong_to_their_client_and_the_job_to_all(tmp_path:
         assert await ids(boss) == [("d", "desk"), ("o", "other")] and await ids(boss, client_id="desk") == [
             ("d", "desk")
         ]
-        code, _ = await code_of(desk.ListRealtime(pb.ListRealtimeRequest(client_id="other")))
+        code, _ = await code_of(desk.realtime.ListRealtime(pb.ListRealtimeRequest(client_id="other")))
         assert code is CODE.NOT_FOUND
 
         for name in ("o", "never"):
-            code, text = await code_of(desk.StopRealtime(pb.StopRealtimeRequest(subscription_id=name)))
+            code, text = await code_of(desk.realtime.StopRealtime(pb.StopRealtimeRequest(subscription_id=name)))
             assert (code, text) == (CODE.NOT_FOUND, f"subscription_id '{name}' is not known")
-        await boss.StopRealtime(pb.StopRealtimeRequest(subscription_id="o"))
-        code, text = await code_of(desk.StopRealtime(pb.StopRealtimeRequest(subscription_id="o")))
+        await boss.realtime.StopRealtime(pb.StopRealtimeRequest(subscription_id="o"))
+        code, text = await code_of(desk.realtime.StopRealtime(pb.StopRealtimeRequest(subscription_id="o")))
         assert (code, text) == (CODE.NOT_FOUND, "subscription_id 'o' is not known")
         assert await ids(boss) == [("d", "desk")]
 
@@ -60,5 +60,5 @@ async def test_subscriptions_of_a_client_are_limited(tmp_path: Path) -> None:
         assert text == "subscriptions would be 3, 2 are allowed for client_id 'desk'; stop another one first"
         assert (await start(desk, "a")).duplicate  # a repeat needs no room
         await start(other, "o")
-        await desk.StopRealtime(pb.StopRealtimeRequest(subscription_id="a"))
+        await desk.realtime.StopRealtime(pb.StopRealtimeRequest(subscription_id="a"))
         assert not (await start(desk, "c")).duplicate

@@ -13,8 +13,9 @@ import pytest
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import control_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_relay.realtime import control
 from tests.unit.services.relay.harness import Suite, refused, suite
 from tests.unit.services.relay.realtime.worker import worker
@@ -22,12 +23,14 @@ from tests.unit.services.relay.realtime.worker import worker
 CANCEL, SHUTDOWN, CONFIG_UPDATE, HEARTBEAT = (
     ingest.IngestorControl.ControlAction.Value(name) for name in ("CANCEL", "SHUTDOWN", "CONFIG_UPDATE", "HEARTBEAT")
 )
-APPLIED, REFUSED, UNKNOWN = (pb.ControlOutcome.Value(f"CONTROL_OUTCOME_{n}") for n in ("APPLIED", "REFUSED", "UNKNOWN"))
-Answer = Callable[[ingest.IngestorControl], pb.ControlResult | None]
+APPLIED, REFUSED, UNKNOWN = (
+    operator_pb.ControlOutcome.Value(f"CONTROL_OUTCOME_{n}") for n in ("APPLIED", "REFUSED", "UNKNOWN")
+)
+Answer = Callable[[ingest.IngestorControl], operator_pb.ControlResult | None]
 
 
-def applied(instruction: ingest.IngestorControl) -> pb.ControlResult:
-    return pb.ControlResult(outcome=APPLIED, state=pb.IngestorState(running_jobs=3))
+def applied(instruction: ingest.IngestorControl) -> operator_pb.ControlResult:
+    return operator_pb.ControlResult(outcome=APPLIED, state=operator_pb.IngestorState(running_jobs=3))
 
 
 @asynccontextmanager
@@ -35,7 +38,7 @@ async def watching(s: Suite, name: str, answer: Answer = applied) -> AsyncIterat
     """An ingestor that answers instructions; yields those that it has received."""
     seen: list[Any] = []
     call = s.ingestors.WatchControl(
-        pb.WatchControlRequest(ingestor_id=name, exchanges=["SIM"], topics=["dexorder.ohlc", "dexorder.ticks"])
+        ingestor_pb.WatchControlRequest(ingestor_id=name, exchanges=["SIM"], topics=["dexorder.ohlc", "dexorder.ticks"])
     )
     first = await call.read()
     assert not first.HasField("control")
@@ -44,7 +47,9 @@ async def watching(s: Suite, name: str, answer: Answer = applied) -> AsyncIterat
         while (order := await call.read()) is not grpc.aio.EOF:
             seen.append(order.control)
             if (result := answer(order.control)) is not None:
-                await s.ingestors.ReportControl(pb.ReportControlRequest(control_id=order.control_id, result=result))
+                await s.ingestors.ReportControl(
+                    ingestor_pb.ReportControlRequest(control_id=order.control_id, result=result)
+                )
 
     task = asyncio.create_task(obey())
     try:
@@ -55,15 +60,17 @@ async def watching(s: Suite, name: str, answer: Answer = applied) -> AsyncIterat
 
 
 async def instruct(s: Suite, action: Any, *, ingestor_id: str | None = None, **fields: Any) -> list[Any]:
-    answer = await s.relay.ControlIngestors(
-        pb.ControlIngestorsRequest(control=ingest.IngestorControl(action=action, **fields), ingestor_id=ingestor_id)
+    answer = await s.relay.operator.ControlIngestors(
+        operator_pb.ControlIngestorsRequest(
+            control=ingest.IngestorControl(action=action, **fields), ingestor_id=ingestor_id
+        )
     )
     return [(each.ingestor_id, each.outcome, each.reason) for each in answer.results]
 
 
 async def test_each_ingestor_answers_for_itself(tmp_path: Path) -> None:
-    def refuse(instruction: ingest.IngestorControl) -> pb.ControlResult:
-        return pb.ControlResult(outcome=REFUSED, reason="max_concurrent 9 is not between 1 and 8")
+    def refuse(instruction: ingest.IngestorControl) -> operator_pb.ControlResult:
+        return operator_pb.ControlResult(outcome=REFUSED, reason="max_concurrent 9 is not between 1 and 8")
 
     async with suite(tmp_path, control_timeout_seconds=0.2) as s:
         assert await instruct(s, HEARTBEAT) == []
@@ -98,7 +105,7 @@ async def test_an_ingestor_that_leaves_leaves_the_outcome_unknown_and_a_new_stre
                 while not seen:  # noqa: ASYNC110 - another task appends
                     await asyncio.sleep(0.01)
         assert await waiting == [("a", UNKNOWN, "it disconnected before it answered")]
-        old = s.ingestors.WatchControl(pb.WatchControlRequest(ingestor_id="a"))
+        old = s.ingestors.WatchControl(ingestor_pb.WatchControlRequest(ingestor_id="a"))
         await old.read()
         async with watching(s, "a"):
             with pytest.raises(grpc.aio.AioRpcError, match="another stream has the ingestor_id 'a'"):
@@ -132,7 +139,7 @@ async def test_a_client_that_cancels_stops_the_fetch_too_unless_others_wait_for_
         await s.queued("other", 20, 30)
         await s.queued("queued", 40, 50)
         for request_id in ("queued", "shared", "alone"):
-            await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id=request_id))
+            await s.relay.history.CancelRequest(rpb.CancelRequestRequest(request_id=request_id))
         async with asyncio.timeout(20):
             while not seen:  # noqa: ASYNC110 - another task appends
                 await asyncio.sleep(0.01)
@@ -158,6 +165,8 @@ def test_instructions_are_checked(fields: dict[str, Any], text: str) -> None:
 async def test_a_report_is_applied_or_refused(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         with pytest.raises(grpc.aio.AioRpcError, match=r"result\.outcome 3 is neither"):
-            await s.ingestors.ReportControl(pb.ReportControlRequest(result=pb.ControlResult(outcome=UNKNOWN)))
+            await s.ingestors.ReportControl(
+                ingestor_pb.ReportControlRequest(result=operator_pb.ControlResult(outcome=UNKNOWN))
+            )
         with pytest.raises(grpc.aio.AioRpcError, match="ingestor_id '' has 0 characters"):
-            await s.ingestors.WatchControl(pb.WatchControlRequest()).read()
+            await s.ingestors.WatchControl(ingestor_pb.WatchControlRequest()).read()

@@ -12,7 +12,7 @@ import pytest
 
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.unit.services.relay.harness import TICKER, Suite, refused, suite
 from tests.unit.services.relay.realtime.worker import start, stop, worker
 
@@ -20,11 +20,13 @@ COALESCE, DROP_OLDEST = pb.SLOW_CLIENT_POLICY_COALESCE, pb.SLOW_CLIENT_POLICY_DR
 
 
 def trade(number: int, **fields: Any) -> market_pb2.Trade:
-    return market_pb2.Trade(trade_id=str(number), time=number, price=1.5, amount=2.5, **fields)
+    return market_pb2.Trade(trade_id=str(number), time_ns=number, price=1.5, amount=2.5, **fields)
 
 
 def candle(open_ns: int, period: int = 60, *, closed: bool = False) -> market_pb2.Candle:
-    return market_pb2.Candle(period_seconds=period, closed=closed, ohlcv=ohlcv_pb2.OHLCV(open_time=open_ns, close=7.0))
+    return market_pb2.Candle(
+        period_seconds=period, closed=closed, ohlcv=ohlcv_pb2.OHLCV(open_time_ns=open_ns, close=7.0)
+    )
 
 
 async def running_job(s: Suite) -> str:
@@ -36,7 +38,7 @@ async def running_job(s: Suite) -> str:
 
 def watch(s: Suite, **fields: Any) -> Any:
     values = {"tickers": [TICKER], "include_trades": True, **fields}
-    return s.relay.StreamMarketData(pb.StreamMarketDataRequest(**values))
+    return s.relay.realtime.WatchMarketData(pb.WatchMarketDataRequest(**values))
 
 
 async def push(s: Suite, *jobs: ipb.JobMarketData) -> int:
@@ -71,13 +73,13 @@ async def test_clients_receive_what_they_asked_for_and_nothing_of_a_fenced_dispa
         assert [(each.trade_id, each.ticker) for each in got.trades] == [("2", TICKER), ("3", TICKER)]
         assert not got.candles and not got.missed
         got = await candles.read()
-        assert [(each.ohlcv.open_time, each.closed, each.period_seconds) for each in got.candles] == [
+        assert [(each.ohlcv.open_time_ns, each.closed, each.period_seconds) for each in got.candles] == [
             (0, True, 60),
             (60, False, 60),
         ]
         assert not got.trades
         got = await closed.read()
-        assert [each.ohlcv.open_time for each in got.candles] == [0] and len(got.trades) == 2
+        assert [each.ohlcv.open_time_ns for each in got.candles] == [0] and len(got.trades) == 2
         await stop(s, "a")
         got = await trades.read()
         assert [each.state for each in got.states] == [pb.REALTIME_STATE_STOPPING]
@@ -94,14 +96,14 @@ async def test_clients_are_told_what_the_ingestor_did_not_send(tmp_path: Path) -
         for call in (trades, candles):
             await call.read()
         missed = [
-            pb.Missed(period_seconds=0, count=3, start_time=1, end_time=5),
-            pb.Missed(period_seconds=60, count=2, start_time=0, end_time=60),
+            pb.Missed(period_seconds=0, count=3, start_ns=1, end_ns=5),
+            pb.Missed(period_seconds=60, count=2, start_ns=0, end_ns=60),
         ]
         data: dict[str, Any] = {"trades": [trade(6)], "candles": [candle(120, closed=True)]}
         assert await push(s, ipb.JobMarketData(job_id=job_id, missed=missed, **data)) == 0
         for call, (period, *expected) in ((trades, (0, 3, 1, 5)), (candles, (60, 2, 0, 60))):
             got = await call.read()
-            assert [(m.ticker, m.period_seconds, m.count, m.start_time, m.end_time) for m in got.missed] == [
+            assert [(m.ticker, m.period_seconds, m.count, m.start_ns, m.end_ns) for m in got.missed] == [
                 (TICKER, period, *expected)
             ]
             call.cancel()
@@ -125,8 +127,8 @@ async def test_a_client_that_does_not_read_is_told_what_it_missed_and_delays_nob
                 missed += sum(each.count for each in answer.missed)
                 for each in answer.missed:
                     assert (each.ticker, each.period_seconds) == (TICKER, 0)
-                    assert each.start_time <= each.end_time and each.count <= each.end_time - each.start_time + 1
-                numbers += [each.time for each in answer.trades]
+                    assert each.start_ns <= each.end_ns and each.count <= each.end_ns - each.start_ns + 1
+                numbers += [each.time_ns for each in answer.trades]
                 if numbers and numbers[-1] == until:
                     break
             return numbers, missed
@@ -134,7 +136,7 @@ async def test_a_client_that_does_not_read_is_told_what_it_missed_and_delays_nob
         reading = asyncio.ensure_future(read(fast, total))
         messages = (
             ipb.JobMarketData(
-                job_id=job_id, trades=[market_pb2.Trade(trade_id=text, time=n) for n in range(first, first + 20)]
+                job_id=job_id, trades=[market_pb2.Trade(trade_id=text, time_ns=n) for n in range(first, first + 20)]
             )
             for first in range(1, total, 20)
         )

@@ -16,7 +16,7 @@ from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from dexorder_relay.realtime import jobs
 from tests.unit.services.relay.harness import TICKER, refused, suite
 from tests.unit.services.relay.realtime.worker import (
@@ -50,7 +50,7 @@ async def test_a_worker_of_the_given_protocol_gets_the_job_is_fenced_after_silen
         assert list(sent.realtime.ohlc_period_seconds) == [60]
         (issued,) = await described(s, [sent.job_id])
         assert (issued.realtime, issued.ticker, issued.period_seconds) == (True, TICKER, 0)
-        assert (issued.start_time, issued.end_time) == (0, MAX_TIME_NS)
+        assert (issued.start_ns, issued.end_ns) == (0, MAX_TIME_NS)
 
         await second.ready(ingest.ANY)  # the first one says nothing any more
         again = await second.job()
@@ -164,7 +164,7 @@ async def test_a_job_is_never_given_up_and_says_why_it_waits(tmp_path: Path) -> 
             sent = await one.job()
             await one.reject(sent.job_id, f"reason {number}")
         job = await job_in(s, WAITING)
-        assert job.last_error == "the ingestor rejected it: reason 5" and job.restarts == 5 and job.next_attempt
+        assert job.last_error == "the ingestor rejected it: reason 5" and job.restarts == 5 and job.next_attempt_ns
 
 
 async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) -> None:
@@ -175,18 +175,18 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
         await start(s, "a", 60)
         sent = await one.job()
         begin = await resume(s, sent.job_id)
-        assert begin.current and before_ns <= begin.start_time <= time.time_ns()
+        assert begin.current and before_ns <= begin.start_ns <= time.time_ns()
         assert not begin.HasField("last_trade_id")
-        ((period, open_ns),) = [(each.period_seconds, each.start_time) for each in begin.candles]
-        assert period == 60 and 0 <= open_ns - begin.start_time < MINUTE_NS and open_ns % MINUTE_NS == 0
-        now_ns = begin.start_time
-        assert not await report(s, sent.job_id, (0, now_ns, now_ns + 5), count=3, last_trade_id="77", lag=9)
+        ((period, open_ns),) = [(each.period_seconds, each.start_ns) for each in begin.candles]
+        assert period == 60 and 0 <= open_ns - begin.start_ns < MINUTE_NS and open_ns % MINUTE_NS == 0
+        now_ns = begin.start_ns
+        assert not await report(s, sent.job_id, (0, now_ns, now_ns + 5), count=3, last_trade_id="77", lag_ns=9)
         assert not await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS), count=1)
         job = await the_job(s)
         assert job.ingestor == "i1"
         trades, candles = job.series
-        assert (trades.period_seconds, trades.settled_until, trades.count, trades.lag) == (0, now_ns + 5, 3, 9)
-        assert (candles.period_seconds, candles.settled_until, candles.count) == (60, open_ns + MINUTE_NS, 1)
+        assert (trades.period_seconds, trades.settled_until_ns, trades.count, trades.lag_ns) == (0, now_ns + 5, 3, 9)
+        assert (candles.period_seconds, candles.settled_until_ns, candles.count) == (60, open_ns + MINUTE_NS, 1)
         await asyncio.sleep(2.5)  # positions are written every two seconds
     async with suite(tmp_path, lease_seconds=1) as s:
         one = worker(s)
@@ -196,8 +196,8 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
         await one.ready()
         again = await one.job()  # its lease has expired
         begin = await resume(s, again.job_id)
-        assert (begin.start_time, begin.last_trade_id) == (now_ns + 6, "77")
-        assert [each.start_time for each in begin.candles] == [open_ns + MINUTE_NS]
+        assert (begin.start_ns, begin.last_trade_id) == (now_ns + 6, "77")
+        assert [each.start_ns for each in begin.candles] == [open_ns + MINUTE_NS]
 
 
 async def test_positions_of_candles_are_on_disk_before_the_report_is_answered(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_positions_of_candles_are_on_disk_before_the_report_is_answered(tm
         await one.ready()
         await start(s, "a", 60)
         sent = await one.job()
-        open_ns = (await resume(s, sent.job_id)).candles[0].start_time
+        open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
         with closing(sqlite3.connect(tmp_path / "relay.db")) as connection:
             stored = connection.execute("SELECT next_ns FROM realtime_positions WHERE period_seconds = 60").fetchall()
@@ -222,18 +222,18 @@ async def test_pages_in_the_table_are_a_position_too(tmp_path: Path) -> None:
         await start(s, "a", 60)
         sent = await one.job()
         begin = await resume(s, sent.job_id)
-        open_ns = begin.candles[0].start_time
+        open_ns = begin.candles[0].start_ns
         page = {"job_id": sent.job_id, "ticker": TICKER}
         await s.pipeline.report(
             pages=[
-                ppb.PageResult(**page, period_seconds=0, start_time=begin.start_time, end_time=begin.start_time + 7),
-                ppb.PageResult(**page, period_seconds=60, start_time=open_ns, end_time=open_ns + MINUTE_NS),
+                ppb.PageResult(**page, period_seconds=0, start_ns=begin.start_ns, end_ns=begin.start_ns + 7),
+                ppb.PageResult(**page, period_seconds=60, start_ns=open_ns, end_ns=open_ns + MINUTE_NS),
             ]
         )
         await one.ready()
         await one.complete(sent.job_id, success=False)
         after = await resume(s, (await one.job()).job_id)
-        assert (after.start_time, after.candles[0].start_time) == (begin.start_time + 7, open_ns + MINUTE_NS)
+        assert (after.start_ns, after.candles[0].start_ns) == (begin.start_ns + 7, open_ns + MINUTE_NS)
 
 
 async def test_candles_that_spark_refuses_are_fetched_as_history(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ async def test_candles_that_spark_refuses_are_fetched_as_history(tmp_path: Path)
         await one.ready()
         await start(s, "a", 60)
         sent = await one.job()
-        open_ns = (await resume(s, sent.job_id)).candles[0].start_time
+        open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
-        values: dict[str, Any] = {"period_seconds": 60, "start_time": open_ns, "end_time": open_ns + MINUTE_NS}
+        values: dict[str, Any] = {"period_seconds": 60, "start_ns": open_ns, "end_ns": open_ns + MINUTE_NS}
         refused = ppb.PageResult(job_id=sent.job_id, ticker=TICKER, refused="price -1", **values)
         await s.pipeline.report(pages=[refused])
     async with suite(tmp_path, clock=_Later(10 * MINUTE_NS)) as s:
@@ -260,11 +260,11 @@ async def test_since_begins_trades_there_and_has_candles_before_fetched_as_histo
         await one.ready()
         await one.ready(ingest.HISTORICAL)
         since_ns = time.time_ns() - 10 * MINUTE_NS
-        await start(s, "a", 60, since=since_ns, client_id="me")
+        await start(s, "a", 60, since_ns=since_ns, client_id="me")
         sent, history = sorted([await one.job(), await one.job()], key=lambda each: -each.type)
         begin = await resume(s, sent.job_id)
-        assert begin.start_time == since_ns
-        open_ns = begin.candles[0].start_time
+        assert begin.start_ns == since_ns
+        open_ns = begin.candles[0].start_ns
         assert history.client_id == "me" and history.historical.period_seconds == 60
         first_ns = -(-since_ns // MINUTE_NS) * MINUTE_NS
         assert history.historical.start_time == first_ns
@@ -282,7 +282,7 @@ async def test_recent_candles_that_an_ended_request_lacks_are_requested_again(
         one = worker(s)
         await one.ready()
         await one.ready(ingest.HISTORICAL)
-        await start(s, "a", 60, since=time.time_ns() - 10 * MINUTE_NS)
+        await start(s, "a", 60, since_ns=time.time_ns() - 10 * MINUTE_NS)
         _, first = sorted([await one.job(), await one.job()], key=lambda each: -each.type)
         if restarts:
             monkeypatch.setattr(jobs.RealtimeJobs, "_repeat_history", _nothing)
@@ -319,10 +319,10 @@ async def test_candles_that_realtime_skips_are_fetched_as_history(tmp_path: Path
         await one.ready()
         await start(s, "a", 60)
         sent = await one.job()
-        open_ns = (await resume(s, sent.job_id)).candles[0].start_time
+        open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
         await report(s, sent.job_id, (60, open_ns + 4 * MINUTE_NS, open_ns + 5 * MINUTE_NS))
-        assert (await the_job(s)).series[1].settled_until == open_ns + 5 * MINUTE_NS
+        assert (await the_job(s)).series[1].settled_until_ns == open_ns + 5 * MINUTE_NS
     async with suite(tmp_path, clock=_Later(10 * MINUTE_NS)) as s:  # the hole is on disk
         one = worker(s)
         await one.ready(ingest.HISTORICAL)
@@ -348,14 +348,14 @@ async def test_a_job_begins_again_where_a_later_subscription_asks_for_more(tmp_p
         await start(s, "a")
         sent = await one.job()
         begin = await resume(s, sent.job_id)
-        since_ns = begin.start_time - MINUTE_NS
-        await start(s, "b", since=since_ns)
+        since_ns = begin.start_ns - MINUTE_NS
+        await start(s, "b", since_ns=since_ns)
         assert await one.stopped() == sent.job_id
-        assert not await report(s, sent.job_id, (0, begin.start_time, begin.start_time + 5), last_trade_id="9")
+        assert not await report(s, sent.job_id, (0, begin.start_ns, begin.start_ns + 5), last_trade_id="9")
         await one.complete(sent.job_id)
         await one.ready()
         again = await resume(s, (await one.job()).job_id)
-        assert again.start_time == since_ns and not again.last_trade_id
+        assert again.start_ns == since_ns and not again.last_trade_id
 
 
 @pytest.mark.parametrize(
@@ -365,8 +365,8 @@ async def test_a_job_begins_again_where_a_later_subscription_asks_for_more(tmp_p
         ({"ticker": "BTC/USDT.NOWHERE"}, "unknown exchange 'NOWHERE'"),
         ({"ticks": False}, "params ask for nothing"),
         ({"periods": [61]}, "period_seconds 61 is not one of"),
-        ({"since": 2**62}, "is not between 1 and now"),
-        ({"since": 1, "periods": [1]}, "end_time"),
+        ({"since_ns": 2**62}, "since_ns 4611686018427387904 is not between 1 and now"),
+        ({"since_ns": 1, "periods": [1]}, "end_time"),
     ],
 )
 async def test_invalid_subscriptions_are_refused(tmp_path: Path, fields: dict[str, Any], text: str) -> None:
@@ -417,7 +417,7 @@ async def test_reports_must_be_whole(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         for fields in (
             {"job_id": ""},
-            {"job_id": "1-a", "start_time": 2, "end_time": 1},
+            {"job_id": "1-a", "start_ns": 2, "end_ns": 1},
             {"job_id": "x", "period_seconds": 7},
         ):
             with refused(grpc.StatusCode.INVALID_ARGUMENT):

@@ -9,9 +9,8 @@ import grpc
 import pytest
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, suite
 from tests.unit.services.relay.realtime.worker import described, start, worker
 
@@ -25,13 +24,15 @@ TAKEN_NS = 1_704_067_200_123_456_789
 
 
 async def snapshot(s: Suite, request_id: str, exchange: str = "SIM", **fields: Any) -> Any:
-    return await s.relay.SnapshotTickers(pb.SnapshotTickersRequest(request_id=request_id, exchange=exchange, **fields))
+    return await s.relay.history.SnapshotTickers(
+        pb.SnapshotTickersRequest(request_id=request_id, exchange=exchange, **fields)
+    )
 
 
 async def land(s: Suite, job_id: str, rows: int, *, refused: str | None = None, error: str | None = None) -> None:
     """Report what Spark does: a page of snapshots, and the final record."""
     page = ppb.PageResult(
-        job_id=job_id, ticker=ALL, start_time=TAKEN_NS, end_time=TAKEN_NS, rows=0 if refused else rows, refused=refused
+        job_id=job_id, ticker=ALL, start_ns=TAKEN_NS, end_ns=TAKEN_NS, rows=0 if refused else rows, refused=refused
     )
     status = ingest.DataResponse.ERROR if error else ingest.DataResponse.OK
     final = ppb.FinalResult(job_id=job_id, status=status, error_message=error, total_records=rows)
@@ -51,11 +52,11 @@ async def test_snapshots_are_taken_by_one_dispatch_and_announced_with_their_tabl
         assert not sent.HasField("historical") and not sent.HasField("realtime")
         (issued,) = await described(s, [sent.job_id])
         assert (issued.ticker, issued.period_seconds, issued.realtime) == (ALL, 0, False)
-        assert (await s.record("t")).state == rpb.REQUEST_STATE_RUNNING
+        assert (await s.record("t")).state == pb.REQUEST_STATE_RUNNING
         await one.complete(sent.job_id)
         await land(s, sent.job_id, 731)
         record = await s.finished("t")
-        assert (record.status, record.row_count, record.answered_end_time) == (OK, 731, TAKEN_NS)
+        assert (record.status, record.row_count, record.answered_end_ns) == (OK, 731, TAKEN_NS)
         for topic in ("RESPONSE:me", "HISTORY_READY:t"):
             note = (await s.notification(topic)).notification
             assert (note.request_id, note.ticker, note.row_count, note.end_time) == ("t", ALL, 731, TAKEN_NS)
@@ -70,13 +71,13 @@ async def test_a_lost_dispatch_is_taken_again_and_only_the_last_one_counts(tmp_p
         await one.ready(ingest.ANY)
         first = await one.job()
         await s.pipeline.report(
-            pages=[ppb.PageResult(job_id=first.job_id, ticker=ALL, start_time=5, end_time=5, refused="broken")]
+            pages=[ppb.PageResult(job_id=first.job_id, ticker=ALL, start_ns=5, end_ns=5, refused="broken")]
         )
         await one.complete(first.job_id, success=False)
         await one.ready(ingest.ANY)
         second = await one.job()
         await land(s, first.job_id, 9)  # fenced
-        assert (await s.record("t")).state == rpb.REQUEST_STATE_RUNNING
+        assert (await s.record("t")).state == pb.REQUEST_STATE_RUNNING
         await land(s, second.job_id, 3)
         assert await s.ended("t") == (OK, 3)
 
@@ -107,14 +108,14 @@ async def test_a_restart_keeps_the_request_and_its_dispatch(tmp_path: Path) -> N
         one = worker(s)
         await one.ready(ingest.ANY)
         sent = await one.job()
-        page = ppb.PageResult(job_id=sent.job_id, ticker=ALL, start_time=TAKEN_NS, end_time=TAKEN_NS, rows=2)
+        page = ppb.PageResult(job_id=sent.job_id, ticker=ALL, start_ns=TAKEN_NS, end_ns=TAKEN_NS, rows=2)
         await s.pipeline.report(pages=[page])
     async with suite(tmp_path) as s:
         assert (await snapshot(s, "t")).status == DUPLICATE
         final = ppb.FinalResult(job_id=sent.job_id, status=ingest.DataResponse.OK, total_records=2)
         await s.pipeline.report(finals=[final])
         record = await s.finished("t")
-        assert (record.status, record.row_count, record.answered_end_time) == (OK, 2, TAKEN_NS)
+        assert (record.status, record.row_count, record.answered_end_ns) == (OK, 2, TAKEN_NS)
 
 
 async def test_cancel_ends_it(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ async def test_cancel_ends_it(tmp_path: Path) -> None:
         one = worker(s)
         await one.ready(ingest.ANY)
         sent = await one.job()
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="t"))
+        await s.relay.history.CancelRequest(pb.CancelRequestRequest(request_id="t"))
         record = await s.finished("t")
         assert (record.status, record.error_message) == (ERROR, "cancelled")
         assert not await s.ingestor().page(sent.job_id, 0, 1)

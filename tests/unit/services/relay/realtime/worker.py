@@ -12,7 +12,7 @@ import zmq.asyncio
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.unit.services.relay.harness import TICKER, Suite
 
 
@@ -26,16 +26,16 @@ def subscription(
 async def start(suite: Suite, subscription_id: str, *periods: int, **fields: Any) -> bool:
     """Start a subscription; return whether it was known."""
     wanted = subscription(subscription_id, *periods, **fields)
-    answer = await suite.relay.StartRealtime(pb.StartRealtimeRequest(subscription=wanted))
+    answer = await suite.relay.realtime.StartRealtime(pb.StartRealtimeRequest(subscription=wanted))
     return bool(answer.duplicate)
 
 
 async def stop(suite: Suite, subscription_id: str) -> None:
-    await suite.relay.StopRealtime(pb.StopRealtimeRequest(subscription_id=subscription_id))
+    await suite.relay.realtime.StopRealtime(pb.StopRealtimeRequest(subscription_id=subscription_id))
 
 
 async def listed(suite: Suite, **fields: Any) -> pb.ListRealtimeResponse:
-    answer: pb.ListRealtimeResponse = await suite.relay.ListRealtime(pb.ListRealtimeRequest(**fields))
+    answer: pb.ListRealtimeResponse = await suite.relay.realtime.ListRealtime(pb.ListRealtimeRequest(**fields))
     return answer
 
 
@@ -109,7 +109,7 @@ def worker(suite: Suite) -> RawWorker:
 async def report(suite: Suite, job_id: str, *spans: tuple[int, int, int], **fields: Any) -> list[str]:
     """Report spans (period, start, end) that Kafka has; return the fenced ids."""
     reports = [
-        ipb.RealtimeReport(job_id=job_id, period_seconds=period, start_time=start_ns, end_time=end_ns, **fields)
+        ipb.RealtimeReport(job_id=job_id, period_seconds=period, start_ns=start_ns, end_ns=end_ns, **fields)
         for period, start_ns, end_ns in spans
     ]
     return list((await suite.ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=reports))).fenced_job_ids)

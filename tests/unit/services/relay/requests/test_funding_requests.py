@@ -10,9 +10,9 @@ import pytest
 
 from dexorder_common.lake.tables import FUNDING
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest
+from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest
 from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, at, final_of, moment, suite
 
 PERPETUAL = "BTC/USDT:USDT.SIM"
@@ -27,15 +27,15 @@ def write(s: Suite, *minutes: int) -> None:
 
 
 async def land(s: Suite, dispatch: Any, start: int, end: int, **final: Any) -> None:
-    span: dict[str, Any] = {"start_time": at(start), "end_time": at(end)}
+    span: dict[str, Any] = {"start_ns": at(start), "end_ns": at(end)}
     page = ppb.PageResult(job_id=dispatch.job_id, ticker=PERPETUAL, dataset="funding", **span)
     await s.pipeline.report(pages=[page], finals=[final_of(dispatch.job_id, **final)])
 
 
 async def coverage(s: Suite) -> list[tuple[int, int]]:
-    request = rpb.GetCoverageRequest(ticker=PERPETUAL, dataset="funding")
-    answers = [answer async for answer in s.relay.GetCoverage(request)]
-    return [(each.start_time, each.end_time) for answer in answers for each in answer.ranges]
+    request = rpb.StreamCoverageRequest(ticker=PERPETUAL, dataset="funding")
+    answers = [answer async for answer in s.relay.coverage.StreamCoverage(request)]
+    return [(each.start_ns, each.end_ns) for answer in answers for each in answer.ranges]
 
 
 async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(t
         assert await s.ended("part") == (OK, 1)
         await s.queued("none", 2_000, 3_000, **OF_FUNDING)
         assert (await s.finished("none")).status == NOT_FOUND
-        wanted = ReadRowsRequest(ticker=PERPETUAL, dataset="funding", start_time=at(481), end_time=at(1_201))
-        answers = [answer async for answer in s.relay.ReadRows(wanted)]
+        wanted = StreamRowsRequest(ticker=PERPETUAL, dataset="funding", start_ns=at(481), end_ns=at(1_201))
+        answers = [answer async for answer in s.relay.rows.StreamRows(wanted)]
         assert answers[1].row_count == 2
         rows = pa.ipc.open_stream(b"".join(each.data for each in answers)).read_all()
         assert rows["rate"].to_pylist() == [960 / 1e4, 1_200 / 1e4]
@@ -79,7 +79,7 @@ async def test_what_is_not_settled_is_missing_and_the_reason_is_the_ingestors(tm
         await land(s, sent, 0, 600, status=ingest.DataResponse.ERROR, error="not known to SIM yet")
         record = await s.finished("f")
         assert record.status == ERROR and "not known to SIM yet" in record.error_message
-        assert [(each.start_time, each.end_time) for each in record.missing] == [(at(600), at(1_000))]
+        assert [(each.start_ns, each.end_ns) for each in record.missing] == [(at(600), at(1_000))]
 
 
 async def test_rows_that_stand_twice_end_a_request_as_error(tmp_path: Path) -> None:
@@ -110,6 +110,6 @@ async def test_a_request_that_can_not_be_answered_is_refused(
 ) -> None:
     async with suite(tmp_path) as s:
         fields = {**OF_FUNDING, "start_time": at(0), "end_time": at(9), **changes}
-        answer = await s.relay.SubmitHistorical(ingest.SubmitHistoricalRequest(request_id="f", **fields))
+        answer = await s.relay.history.SubmitHistorical(ingest.SubmitHistoricalRequest(request_id="f", **fields))
         assert answer.status == ingest.SubmitResponse.INVALID
         assert text in answer.error_message

@@ -11,24 +11,26 @@ import pytest
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import CandleOffer, InstrumentList, ListedInstrument
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.requests.instruments import check
 from tests.unit.services.relay.harness import Suite, refused, suite
 
 
-def market(symbol: str, **fields: Any) -> rpb.Market:
-    return rpb.Market(
+def market(symbol: str, **fields: Any) -> rpb.Instrument:
+    return rpb.Instrument(
         **{"ticker": f"{symbol}.SIM", "active": True, "type": "spot", "base": "B", "quote": "Q", **fields}
     )
 
 
-async def report(s: Suite, markets: list[rpb.Market], fetched_at: int, exchange: str = "SIM") -> None:
-    await s.ingestors.ReportMarkets(ipb.ReportMarketsRequest(exchange=exchange, markets=markets, fetched_at=fetched_at))
+async def report(s: Suite, markets: list[rpb.Instrument], fetched_ns: int, exchange: str = "SIM") -> None:
+    await s.ingestors.ReportInstruments(
+        ipb.ReportInstrumentsRequest(exchange=exchange, markets=markets, fetched_ns=fetched_ns)
+    )
 
 
 async def listed(s: Suite, exchange: str = "SIM") -> Any:
-    return await s.relay.ListMarkets(rpb.ListMarketsRequest(exchange=exchange))
+    return await s.relay.history.ListInstruments(rpb.ListInstrumentsRequest(exchange=exchange))
 
 
 async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path
         await report(s, [two, one], 20)
         await report(s, [market("OLDER/Q")], 19)
         answer = await listed(s)
-        assert (list(answer.markets), answer.fetched_at) == ([one, two], 20)
+        assert (list(answer.markets), answer.fetched_ns) == ([one, two], 20)
     async with suite(tmp_path) as s:
         assert await listed(s) == answer
         await report(s, [one], 20)  # the same moment, told by another ingestor
@@ -48,8 +50,8 @@ async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path
 async def test_offer_of_candles_is_listed_and_survives_a_restart(tmp_path: Path) -> None:
     offer = rpb.CandleOffer(period_seconds=[60, 3_600], call_candles=250, learnt=True, volume_tolerance=1e-9)
     async with suite(tmp_path) as s:
-        await s.ingestors.ReportMarkets(
-            ipb.ReportMarketsRequest(exchange="SIM", markets=[market("A/Q")], fetched_at=1, candles=offer)
+        await s.ingestors.ReportInstruments(
+            ipb.ReportInstrumentsRequest(exchange="SIM", markets=[market("A/Q")], fetched_ns=1, candles=offer)
         )
         assert (await listed(s)).candles == offer
     async with suite(tmp_path) as s:
@@ -96,8 +98,8 @@ async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tickers", "fetched_ns", "text"),
     [
-        (["A.SIM"], 0, "fetched_at 0"),
-        (["A.SIM"], 2**64 - 1, "fetched_at"),
+        (["A.SIM"], 0, "fetched_ns 0"),
+        (["A.SIM"], 2**64 - 1, "fetched_ns"),
         (["A.MOON"], 1, "ticker 'A.MOON' is not one of exchange 'SIM'"),
         (["A"], 1, "ticker 'A' is not SYMBOL.VENUE"),
         (["A.SIM", "B.SIM", "A.SIM"], 1, "ticker 'A.SIM' is a duplicate"),

@@ -14,7 +14,7 @@ from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay.reading import table_reader
 from dexorder_relay.reading.rows import CandleRows
 from dexorder_relay.reading.table_reader import compare_rows
@@ -146,7 +146,7 @@ async def test_a_request_waits_for_an_unreadable_table_and_says_so(
         (file,) = (tmp_path / "warehouse").rglob("*.parquet")
         away = file.rename(tmp_path / "away")
         await s.queued("r", 0, 10)
-        async for answer in s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="r"), timeout=30):
+        async for answer in s.relay.history.WatchProgress(rpb.WatchProgressRequest(request_id="r"), timeout=30):
             if answer.progress.waiting:
                 break
         assert (

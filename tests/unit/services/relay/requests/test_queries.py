@@ -1,4 +1,4 @@
-"""GetCoverage: the pure rule, and a relay over gRPC."""
+"""StreamCoverage: the pure rule, and a relay over gRPC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.coverage import CoverageKind, CoverageRange, known_ranges
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as rpb
 from tests.unit.services.relay.harness import (
     EARLIER,
     TICKER,
@@ -55,14 +55,14 @@ def test_pages_that_touch_are_one_range() -> None:
     ]
 
 
-async def asked(relay: Any, **fields: Any) -> list[rpb.GetCoverageResponse]:
+async def asked(relay: Any, **fields: Any) -> list[rpb.StreamCoverageResponse]:
     values = {"ticker": TICKER, "period_seconds": 60, **fields}
-    return [answer async for answer in relay.GetCoverage(rpb.GetCoverageRequest(**values), timeout=30)]
+    return [answer async for answer in relay.coverage.StreamCoverage(rpb.StreamCoverageRequest(**values), timeout=30)]
 
 
-def reported(answers: list[rpb.GetCoverageResponse]) -> list[tuple[int, int, int]]:
+def reported(answers: list[rpb.StreamCoverageResponse]) -> list[tuple[int, int, int]]:
     found = [each for answer in answers for each in answer.ranges]
-    return [(int(each.start_time - at(0)), int(each.end_time - at(0)), each.kind) for each in found]
+    return [(int(each.start_ns - at(0)), int(each.end_ns - at(0)), each.kind) for each in found]
 
 
 def minutes(*parts: tuple[int, int, Any]) -> list[tuple[int, int, int]]:
@@ -77,8 +77,8 @@ async def test_ranges_of_pages_that_were_reported_and_of_those_in_the_table(tmp_
         await s.pipeline.report(pages=[page(EARLIER, 10, 20, empty=[(12, 14)]), page(EARLIER, 40, 50)])
         whole = [(10, 12, ROWS), (12, 14, EMPTY), (14, 28, ROWS), (28, 30, EMPTY), (40, 50, ROWS)]
         assert reported(await asked(s.relay)) == minutes(*whole)
-        assert reported(await asked(s.relay, start_time=at(13))) == minutes((13, 14, EMPTY), *whole[2:])
-        assert reported(await asked(s.relay, start_time=at(0), end_time=at(12))) == minutes((10, 12, ROWS))
+        assert reported(await asked(s.relay, start_ns=at(13))) == minutes((13, 14, EMPTY), *whole[2:])
+        assert reported(await asked(s.relay, start_ns=at(0), end_ns=at(12))) == minutes((10, 12, ROWS))
         assert (
             reported(await asked(s.relay, period_seconds=3_600)) == reported(await asked(s.relay, ticker="A.SIM")) == []
         )
@@ -99,16 +99,16 @@ async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) ->
     async with suite(tmp_path) as s:
         pages = [coverage_row(10, 20, fetched_ns=at(90), empty=[(12, 14)]), coverage_row(0, 10, fetched_ns=at(80))]
         write_coverage(s.pipeline.catalog, *pages, coverage_row(50, 60, fetched_ns=at(80)))
-        answers = await asked(s.relay, end_time=at(50), detail=True)
+        answers = await asked(s.relay, end_ns=at(50), detail=True)
         found = [each for answer in answers for each in answer.pages]
-        assert [(each.start_time, each.end_time, each.rows) for each in found] == [
+        assert [(each.start_ns, each.end_ns, each.rows) for each in found] == [
             (at(0), at(10), 10),
             (at(10), at(20), 8),
         ]
         second = found[1]
         assert (list(second.empty), second.evidence, list(second.retracted)) == (ranges([(12, 14)]), "page", [])
-        assert (second.fetched_at, second.committed_at // 1_000) == (at(90), pages[0].committed_ns // 1_000)
-        assert not any(answer.pages for answer in await asked(s.relay, end_time=at(50)))
+        assert (second.fetched_ns, second.committed_ns // 1_000) == (at(90), pages[0].committed_ns // 1_000)
+        assert not any(answer.pages for answer in await asked(s.relay, end_ns=at(50)))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -116,20 +116,20 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
     ({"ticker": "x" * 300 + ".SIM"}, "has more than 256 characters"),
     ({"period_seconds": 61}, "period_seconds 61"),
-    ({"start_time": at(0) + 1}, f"start_time {at(0) + 1} is not on the 1m grid"),
-    ({"end_time": 2**64 - 1}, f"end_time {2**64 - 1} is outside [0, {MAX_TIME_NS}]"),
-    ({"start_time": at(5), "end_time": at(5)}, f"end_time {at(5)} is not after start_time {at(5)}"),
-    ({"end_time": 0}, "end_time 0 is not after start_time 0"),
+    ({"start_ns": at(0) + 1}, f"start_ns {at(0) + 1} is not on the 1m grid"),
+    ({"end_ns": 2**64 - 1}, f"end_ns {2**64 - 1} is outside [0, {MAX_TIME_NS}]"),
+    ({"start_ns": at(5), "end_ns": at(5)}, f"end_ns {at(5)} is not after start_ns {at(5)}"),
+    ({"end_ns": 0}, "end_ns 0 is not after start_ns 0"),
 ]
 
 
-@pytest.mark.parametrize("rpc", ["GetCoverage", "VerifyCoverage"])
+@pytest.mark.parametrize("rpc", ["StreamCoverage", "VerifyCoverage"])
 async def test_bad_questions_name_field_and_value(tmp_path: Path, rpc: str) -> None:
     async with suite(tmp_path) as s:
         for fields, text in BAD:
             values = {"ticker": TICKER, "period_seconds": 60, **fields}
-            call = getattr(s.relay, rpc)(getattr(rpb, f"{rpc}Request")(**values))
+            call = getattr(s.relay.coverage, rpc)(getattr(rpb, f"{rpc}Request")(**values))
             with refused(grpc.StatusCode.INVALID_ARGUMENT, text):
                 await call.read()
         for weeks in (604_800, 2_592_000):
-            assert await asked(s.relay, period_seconds=weeks) == [rpb.GetCoverageResponse()]
+            assert await asked(s.relay, period_seconds=weeks) == [rpb.StreamCoverageResponse()]

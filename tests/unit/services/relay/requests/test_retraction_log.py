@@ -16,7 +16,7 @@ from dexorder_common.lake.tables import RETRACTIONS
 from dexorder_common.model.dispatch_id import DispatchNumbers, number_of
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as rpb
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (
@@ -92,9 +92,9 @@ async def _at_once(_: float) -> None:
 
 
 async def covered(s: Suite) -> list[tuple[int, int]]:
-    request = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60)
-    found = [each async for answer in s.relay.GetCoverage(request) for each in answer.ranges]
-    return [(minute(each.start_time), minute(each.end_time)) for each in found]
+    request = rpb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+    found = [each async for answer in s.relay.coverage.StreamCoverage(request) for each in answer.ranges]
+    return [(minute(each.start_ns), minute(each.end_ns)) for each in found]
 
 
 async def lose_four_to_seven(s: Suite) -> None:
@@ -125,8 +125,8 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         assert span_of(dispatch) == (4, 7)
         again = await s.finished("again")
         assert (again.status, again.row_count) == (OK, 10), "a page that was fetched since counts"
-        pages = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60, detail=True)
-        reported = [each async for answer in s.relay.GetCoverage(pages) for each in answer.pages]
+        pages = rpb.StreamCoverageRequest(ticker=TICKER, period_seconds=60, detail=True)
+        reported = [each async for answer in s.relay.coverage.StreamCoverage(pages) for each in answer.pages]
         assert [list(each.retracted) for each in reported] == [ranges([(4, 7)])]
 
 
@@ -169,11 +169,11 @@ async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path)
         table = RetractionTable(s.pipeline.catalog)
         (made,) = table.read()
         late = page(dispatch_id(made.order.dispatch - 1), 0, 10)
-        late.fetched_at = MAX_TIME_NS
+        late.fetched_ns = MAX_TIME_NS
         await s.pipeline.report(pages=[late])
         assert await covered(s) == [(0, 4), (7, 10)]
         newer = page(dispatch_id(made.order.dispatch + 1), 0, 10)
-        newer.fetched_at = 1
+        newer.fetched_ns = 1
         await s.pipeline.report(pages=[newer])
         assert await covered(s) == [(0, 10)]
         await s.pipeline.land(dispatch)

@@ -18,7 +18,7 @@ REQUEST = "history request"
 
 async def submit(s: Suite, request_id: str, start: int, end: int, traceparent: str | None = CALLER.traceparent) -> None:
     metadata = [("traceparent", traceparent)] if traceparent is not None else None
-    answer = await s.relay.SubmitHistorical(request(request_id, start, end), metadata=metadata)
+    answer = await s.relay.history.SubmitHistorical(request(request_id, start, end), metadata=metadata)
     assert answer.status == ingest.SubmitResponse.QUEUED
 
 
@@ -90,7 +90,7 @@ async def test_request_of_a_caller_without_a_trace_begins_one(tmp_path: Path) ->
             dispatch = await taken(s)
             await s.pipeline.land(dispatch)
             await s.finished("r")
-    assert exported.path(of_request(exported, "r")) == ["dexorder.relay.v1.RelayService/SubmitHistorical", REQUEST]
+    assert exported.path(of_request(exported, "r")) == ["dexorder.relay.v1.HistoryService/SubmitHistorical", REQUEST]
 
 
 @pytest.mark.parametrize("traceparent", ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"])

@@ -20,15 +20,15 @@ async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> N
         udfs = rpc.UdfRegistryServiceStub(s.channel)
         first = await udfs.StartUdf(pb.StartUdfRequest(udf=UDF))
         assert first == await udfs.StartUdf(pb.StartUdfRequest(udf=UDF)), "the same start again changes nothing"
-        await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="other", program="average"), anew=True))
+        await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="other", program="average"), reset_state=True))
         await udfs.StopUdf(pb.StopUdfRequest(name="other"))
         with pytest.raises(grpc.aio.AioRpcError, match="name 'Mine' is not a lower-case letter"):
             await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="Mine", program="average")))
     async with suite(tmp_path) as s:
         udfs = rpc.UdfRegistryServiceStub(s.channel)
         status = pb.UdfStatus(name="mine", state=pb.UDF_STATE_RUNNING, rows=7, generation=first.generation)
-        lines = [pb.UdfLogLine(time=1, text="field is close")]
-        report = ppb.SyncUdfsRequest(statuses=[status], logs=[ppb.UdfLogs(name="mine", lines=lines)])
+        lines = [pb.UdfLogLine(time_ns=1, text="field is close")]
+        report = ppb.SyncUdfsRequest(statuses=[status], logs=[ppb.UdfLogLines(name="mine", lines=lines)])
         answer = await s.pipeline.stub.SyncUdfs(report)
         mine, other = answer.registrations
         assert (mine.generation, mine.stopped, mine.since_generation) == (first.generation, False, 0)
@@ -36,8 +36,8 @@ async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> N
         assert (other.name, other.stopped, other.since_generation) == ("other", True, other.generation)
         listed = {each.udf.name: each.status for each in (await udfs.ListUdfs(pb.ListUdfsRequest())).udfs}
         assert (listed["mine"].rows, listed["mine"].state) == (7, pb.UDF_STATE_RUNNING)
-        logs = await udfs.UdfLogs(pb.UdfLogsRequest(name="mine"))
+        logs = await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine"))
         assert [line.text for line in logs.lines] == ["field is close"]
-        assert not (await udfs.UdfLogs(pb.UdfLogsRequest(name="mine", after=logs.lines[-1].number))).lines
+        assert not (await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine", after=logs.lines[-1].number))).lines
         again = await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="other")))
         assert again.generation > other.generation

@@ -15,7 +15,8 @@ from dexorder_common.clock import ManualClock
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_relay.state.provisional import Absence, AbsenceChange, ProvisionalRanges
 from dexorder_relay.verification import rechecker
 from tests.unit.services.relay.harness import (
@@ -155,10 +156,12 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def coverage_kinds(s: Suite) -> list[tuple[int, int, str]]:
     """Return the known ranges in minutes; provisional ones are marked."""
     found = []
-    async for answer in s.relay.GetCoverage(rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60)):
+    async for answer in s.relay.coverage.StreamCoverage(
+        coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+    ):
         for each in answer.ranges:
-            kind = rpb.CoverageKind.Name(each.kind).removeprefix("COVERAGE_KIND_").lower()
-            found.append((minute(each.start_time), minute(each.end_time), kind + "?" * each.provisional))
+            kind = coverage_pb.CoverageKind.Name(each.kind).removeprefix("COVERAGE_KIND_").lower()
+            found.append((minute(each.start_ns), minute(each.end_ns), kind + "?" * each.provisional))
     return found
 
 
@@ -260,10 +263,12 @@ async def test_a_client_waits_for_the_report_of_candles_that_a_query_has_committ
         dispatch = await ingestor.take()
         snapshot_id = s.pipeline.upsert(range(10))  # committed, and not reported yet
         await s.queued("second", 0, 10)
-        async for answer in s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="second"), timeout=30):
+        async for answer in s.relay.history.WatchProgress(
+            history_pb.WatchProgressRequest(request_id="second"), timeout=30
+        ):
             if "not reported yet" in answer.progress.waiting:
                 break
-            assert answer.state != rpb.REQUEST_STATE_FINISHED
+            assert answer.state != history_pb.REQUEST_STATE_FINISHED
         found = [page(dispatch.job_id, 3, 6)]
         await s.pipeline.report(snapshot_id=snapshot_id, pages=found, finals=[final_of(dispatch.job_id)])
         assert await s.ended("second") == (ingest.HistoryReadyNotification.OK, 10)
@@ -278,7 +283,7 @@ async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: 
         await s.pipeline.report(finals=[failed])
         record = await s.finished(dispatch.request_id)
         assert record.status == ingest.HistoryReadyNotification.ERROR and list(record.missing) == ranges([(3, 6)])
-        assert "the exchange is down" in record.error_message and record.again
+        assert "the exchange is down" in record.error_message and record.recheck
         assert await coverage_kinds(s) == [(0, 3, "rows"), (3, 6, "empty?"), (6, 10, "rows")]
 
 

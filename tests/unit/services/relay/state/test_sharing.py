@@ -12,9 +12,9 @@ import pytest
 
 from dexorder_common.clock import ManualClock
 from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.store.database import Store
 from tests.unit.services.relay.harness import ERROR, OK, TIMEOUT, minute, ranges, request, suite, until
@@ -32,8 +32,8 @@ async def test_one_id_from_many_clients_is_planned_once_and_costs_no_write_each(
 
     async def client(address: str) -> Counter[Any]:
         async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            stub: Any = rrpc.RelayServiceStub(channel)
-            calls = (stub.SubmitHistorical(request("same", 0, 30)) for _ in range(SUBMISSIONS))
+            stub: Any = RelayStubs(channel)
+            calls = (stub.history.SubmitHistorical(request("same", 0, 30)) for _ in range(SUBMISSIONS))
             return Counter([(answer.status, answer.notification_topic) for answer in await asyncio.gather(*calls)])
 
     async with suite(tmp_path, job_periods=10) as s:
@@ -81,11 +81,11 @@ async def test_job_outlives_the_request_that_made_it_also_across_a_restart(tmp_p
         await ingestor.offer()
         dispatch = await ingestor.take()
         assert dispatch.request_id == "maker"
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="maker"))
+        await s.relay.history.CancelRequest(rpb.CancelRequestRequest(request_id="maker"))
         assert await ingestor.page(dispatch.job_id, 0, 5)
     async with suite(tmp_path) as s:
         ingestor = s.ingestor()
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="part"))
+        await s.relay.history.CancelRequest(rpb.CancelRequestRequest(request_id="part"))
         assert await ingestor.page(dispatch.job_id, 5, 10)
         await s.pipeline.land(dispatch)
         assert (await s.finished("twin")).row_count == 10
@@ -127,7 +127,7 @@ async def test_time_behind_other_jobs_does_not_count_and_time_without_any_slot_d
         assert await ingestor.page(dispatch.job_id, 0, 10) is False
         clock.advance(2 * TIMEOUT_NS)
         behind = await s.finished("behind")
-        assert (behind.status, list(behind.missing), minute(behind.answered_end_time)) == (
+        assert (behind.status, list(behind.missing), minute(behind.answered_end_ns)) == (
             TIMEOUT,
             ranges([(50, 60)]),
             60,

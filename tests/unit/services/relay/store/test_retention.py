@@ -24,7 +24,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.state import coverage, dispatches, planner
 from dexorder_relay.state.changes import Changes, RequestEnded
@@ -44,7 +44,7 @@ def count(folder: Path, table: str) -> int:
 
 
 async def reported(s: Suite, topic: str, most: int) -> list[tuple[int, str]]:
-    call = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic), timeout=60)
+    call = s.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic=topic), timeout=60)
     found = [await call.read() for _ in range(most)]
     call.cancel()
     return [(each.cursor, each.notification.request_id) for each in found]
@@ -72,9 +72,9 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
         clock.advance(5 * DAY_NS)
         await until(lambda: count(tmp_path, "requests") == 2)
         for call in (
-            s.relay.GetRequest(rpb.GetRequestRequest(request_id="old0")),
-            s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="old0")),
-            s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="old0")).read(),
+            s.relay.history.GetRequest(rpb.GetRequestRequest(request_id="old0")),
+            s.relay.history.CancelRequest(rpb.CancelRequestRequest(request_id="old0")),
+            s.relay.history.WatchProgress(rpb.WatchProgressRequest(request_id="old0")).read(),
         ):
             with refused(grpc.StatusCode.NOT_FOUND):
                 await call

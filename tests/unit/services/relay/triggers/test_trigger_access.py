@@ -10,7 +10,7 @@ import grpc
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from tests.unit.services.relay.harness import TICKER
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded
 
@@ -20,11 +20,11 @@ CODE = grpc.StatusCode
 def register(stub: Any, name: str, **outer: Any) -> Any:
     sql = "SELECT `close` FROM ohlc WHERE `close` > 5"
     trigger = ingest.CEPTriggerRequest(trigger_id=name, sql_pattern=sql, tickers=[TICKER], callback_id="shared")
-    return stub.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    return stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
 
 
 async def ids(stub: Any) -> list[tuple[str, str]]:
-    answer = await stub.ListTriggers(pb.ListTriggersRequest())
+    answer = await stub.trigger.ListTriggers(pb.ListTriggersRequest())
     return [(each.trigger.trigger_id, each.client_id) for each in answer.triggers]
 
 
@@ -39,7 +39,7 @@ async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) 
         assert await ids(desk) == [("d", "desk")] and await ids(other) == [("o", "other")]
         assert await ids(boss) == [("d", "desk"), ("o", "other")]
         for name in ("o", "never"):
-            code, text = await code_of(desk.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id=name)))
+            code, text = await code_of(desk.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id=name)))
             assert (code, text) == (CODE.NOT_FOUND, f"trigger_id '{name}' is not known")
 
         events = [
@@ -54,10 +54,10 @@ async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) 
         ]
         await suite.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=2))
         for stub, wanted in ((desk, "e1"), (other, "e2")):
-            call = stub.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(callback_id="shared"), timeout=20)
+            call = stub.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(callback_id="shared"), timeout=20)
             assert (await call.read()).event_id == wanted
             call.cancel()
-        call = other.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(trigger_id="d"), timeout=20)
+        call = other.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(trigger_id="d"), timeout=20)
         reading = asyncio.ensure_future(call.read())
         await asyncio.sleep(0.2)
         assert not reading.done(), "it is another client's event"

@@ -19,8 +19,8 @@ from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as erpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, Suite, at, refused, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
@@ -35,17 +35,19 @@ async def register(s: Suite, trigger_id: str, sql: str = SQL, **fields: Any) -> 
     given = {"tickers": [TICKER], **fields}
     outer = {name: given.pop(name) for name in ("client_id", "alert") if name in given}
     trigger = ingest.CEPTriggerRequest(trigger_id=trigger_id, sql_pattern=sql, **given)
-    answer: ingest.CEPTriggerAck = await s.relay.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    answer: ingest.CEPTriggerAck = await s.relay.trigger.RegisterTrigger(
+        pb.RegisterTriggerRequest(trigger=trigger, **outer)
+    )
     return answer
 
 
 async def listed(s: Suite, **fields: Any) -> list[pb.RegisteredTrigger]:
-    return list((await s.relay.ListTriggers(pb.ListTriggersRequest(**fields))).triggers)
+    return list((await s.relay.trigger.ListTriggers(pb.ListTriggersRequest(**fields))).triggers)
 
 
-async def changes(s: Suite, after: int = 0) -> ppb.FollowTriggersResponse:
-    call = s.pipeline.stub.FollowTriggers(ppb.FollowTriggersRequest(after_change=after), timeout=20)
-    answer: ppb.FollowTriggersResponse = await call.read()
+async def changes(s: Suite, after: int = 0) -> ppb.WatchTriggersResponse:
+    call = s.pipeline.stub.WatchTriggers(ppb.WatchTriggersRequest(after_change=after), timeout=20)
+    answer: ppb.WatchTriggersResponse = await call.read()
     call.cancel()
     return answer
 
@@ -60,8 +62,8 @@ async def report(s: Suite, events: Sequence[Any], applied: int) -> None:
     await s.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=applied))
 
 
-async def take(s: Suite, count: int, **fields: Any) -> list[pb.SubscribeTriggerEventsResponse]:
-    call = s.relay.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(**fields), timeout=20)
+async def take(s: Suite, count: int, **fields: Any) -> list[pb.WatchTriggerEventsResponse]:
+    call = s.relay.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(**fields), timeout=20)
     found = [await call.read() for _ in range(count)]
     call.cancel()
     return found
@@ -82,9 +84,9 @@ async def test_a_trigger_is_registered_once_and_its_id_is_free_after_its_deletio
         assert (found.trigger.trigger_id, found.state, found.registration) == ("t", WAITING, 1)
     async with suite(tmp_path) as s:  # all of it is on disk
         assert (await register(s, "t")).status == ALREADY
-        await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        await s.relay.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
         with refused(grpc.StatusCode.NOT_FOUND):
-            await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+            await s.relay.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
         assert await listed(s) == []
         assert (await register(s, "t", "SELECT * FROM ohlc WHERE `close` > 6")).status == REGISTERED
         assert [each.registration for each in await listed(s)] == [2]
@@ -99,7 +101,7 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
         first = await changes(s)
         assert [(c.registration, c.trigger.trigger_id) for c in first.changes] == [(1, "t"), (2, "u")]
         assert not first.reset
-        await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        await s.relay.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
         second = await changes(s, first.change)
         assert [(c.registration, c.HasField("trigger")) for c in second.changes] == [(1, False)]
         assert second.change > first.change
@@ -111,7 +113,7 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
 
 async def test_a_follower_is_told_of_a_registration_at_once(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        call = s.pipeline.stub.FollowTriggers(ppb.FollowTriggersRequest(), timeout=20)
+        call = s.pipeline.stub.WatchTriggers(ppb.WatchTriggersRequest(), timeout=20)
         assert not (await call.read()).changes
         await register(s, "t")
         assert len((await call.read()).changes) == 1
@@ -130,10 +132,10 @@ async def test_an_event_is_stored_once_and_streams_resume_by_cursor(tmp_path: Pa
         after = await take(s, 1, callback_id="desk", after_cursor=found[1].cursor)
         assert [each.event_id for each in after] == ["c"]
         (known,) = await listed(s)
-        assert (known.firings, known.last_fired_at) == (3, at(1))
+        assert (known.firings, known.last_fired_ns) == (3, at(1))
 
-        call = s.relay.SubscribeTriggerEvents(
-            pb.SubscribeTriggerEventsRequest(trigger_id="t", after_cursor=found[-1].cursor), timeout=20
+        call = s.relay.trigger.WatchTriggerEvents(
+            pb.WatchTriggerEventsRequest(trigger_id="t", after_cursor=found[-1].cursor), timeout=20
         )
         waiting = asyncio.ensure_future(call.read())
         await asyncio.sleep(0.05)
@@ -167,9 +169,9 @@ async def test_a_trigger_brings_its_own_subscription(tmp_path: Path) -> None:
         (own,) = (await listed_realtime(s)).subscriptions
         with pytest.raises(grpc.aio.AioRpcError, match="while a trigger watches"):
             request = realtime_pb2.StopRealtimeRequest(subscription_id=own.subscription.subscription_id)
-            await s.relay.StopRealtime(request)
+            await s.relay.realtime.StopRealtime(request)
         await register(s, "u")
-        await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        await s.relay.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
         await subscribed([[60]])
         await report(s, [event("end", 2, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")], 3)
         await subscribed([])
@@ -229,14 +231,14 @@ async def test_a_backtest_finds_the_stored_candles_at_which_a_trigger_fires(tmp_
     async with suite(tmp_path) as s:
         s.pipeline.write(range(10))  # a candle closes at its minute + 1
         trigger = ingest.CEPTriggerRequest(sql_pattern=SQL, tickers=[TICKER], parameters={"fire": "level"})
-        request = pb.BacktestTriggerRequest(trigger=trigger, start_time=at(0), end_time=at(8))
-        answers = [each async for each in s.relay.BacktestTrigger(request, timeout=60)]
+        request = pb.BacktestTriggerRequest(trigger=trigger, start_ns=at(0), end_ns=at(8))
+        answers = [each async for each in s.relay.trigger.BacktestTrigger(request, timeout=60)]
         assert [each.event.timestamp for answer in answers for each in answer.events] == [at(6), at(7), at(8)]
         (market,) = answers[-1].markets
         assert (market.ticker, market.rows, market.firings, answers[-1].period_seconds) == (TICKER, 8, 3, 60)
         request.trigger.sql_pattern = "nonsense"
         with pytest.raises(grpc.aio.AioRpcError, match="sql_pattern: line 1"):
-            [each async for each in s.relay.BacktestTrigger(request, timeout=60)]
+            [each async for each in s.relay.trigger.BacktestTrigger(request, timeout=60)]
 
 
 async def test_the_command_draws_where_a_trigger_would_have_fired(tmp_path: Path) -> None:

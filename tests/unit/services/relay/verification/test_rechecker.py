@@ -15,7 +15,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as rpb
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import planner
 from dexorder_relay.state.changes import Changes
@@ -141,7 +141,7 @@ async def test_candles_that_turned_up_by_other_means_are_announced_by_one_more_q
         finals = []
         late = first.job_id
         if by == "refresh":
-            await s.relay.RefreshHistorical(rpb.RefreshHistoricalRequest(request=request("refresh", 0, 10)))
+            await s.relay.operator.RefreshHistorical(rpb.RefreshHistoricalRequest(request=request("refresh", 0, 10)))
             late = (await ingestor.take()).job_id
             finals = [final_of(late)]
         snapshot_id = s.pipeline.upsert([0, 1, 2, 3, 5, 6, 7, 8, 9])

@@ -17,8 +17,9 @@ from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.verification import rechecker
 from dexorder_relay.verification.rechecker import judge
 from tests.unit.services.relay.harness import TICKER, Suite, at, candle, final_of, minute, page, ranges, suite
@@ -91,10 +92,10 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def fetch_a_thin_market(s: Suite, rows: Sequence[int]) -> Any:
     """Have two hours fetched by a client, of which two of three minutes are absent; return the ingestor."""
-    offer = rpb.CandleOffer(period_seconds=[60, 300], call_candles=100, volume_tolerance=1e-9)
-    markets = [rpb.Market(ticker=TICKER, active=True)]
-    await s.ingestors.ReportMarkets(
-        ipb.ReportMarketsRequest(exchange="SIM", markets=markets, fetched_at=1, candles=offer)
+    offer = history_pb.CandleOffer(period_seconds=[60, 300], call_candles=100, volume_tolerance=1e-9)
+    markets = [history_pb.Instrument(ticker=TICKER, active=True)]
+    await s.ingestors.ReportInstruments(
+        ipb.ReportInstrumentsRequest(exchange="SIM", markets=markets, fetched_ns=1, candles=offer)
     )
     ingestor = await s.offering(4)
     await s.queued("first", 0, MINUTES, client_id="me")
@@ -138,10 +139,12 @@ async def answer_with_cells(s: Suite, ingestor: Any, minutes: Sequence[int]) -> 
 
 async def provisional_minutes(s: Suite) -> set[int]:
     found = set()
-    async for answer in s.relay.GetCoverage(rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60)):
+    async for answer in s.relay.coverage.StreamCoverage(
+        coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+    ):
         for each in answer.ranges:
             if each.provisional:
-                found |= set(range(minute(each.start_time), minute(each.end_time)))
+                found |= set(range(minute(each.start_ns), minute(each.end_ns)))
     return found
 
 
@@ -184,5 +187,5 @@ async def test_a_candle_that_the_coarser_ones_show_is_fetched_and_announced(tmp_
 
 
 async def _requests(s: Suite) -> Any:
-    for record in (await s.relay.ListRequests(rpb.ListRequestsRequest())).records:
+    for record in (await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records:
         yield record.request.request_id

@@ -12,8 +12,9 @@ import pytest
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.reading.rows import CandleRows
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.verification import mending, verification
@@ -34,9 +35,11 @@ from tests.unit.services.relay.requests.test_outcome import write_off_grid
 from tests.unit.services.relay.requests.test_retraction_log import covered
 
 
-async def verify(s: Suite, **fields: Any) -> tuple[list[rpb.VerifyProgress], rpb.VerifyResult]:
+async def verify(s: Suite, **fields: Any) -> tuple[list[coverage_pb.VerifyProgress], coverage_pb.VerifyResult]:
     values = {"ticker": TICKER, "period_seconds": 60, **fields}
-    answers = [each async for each in s.relay.VerifyCoverage(rpb.VerifyCoverageRequest(**values), timeout=60)]
+    answers = [
+        each async for each in s.relay.coverage.VerifyCoverage(coverage_pb.VerifyCoverageRequest(**values), timeout=60)
+    ]
     *progress, last = answers
     assert last.WhichOneof("answer") == "result"
     assert {each.WhichOneof("answer") for each in progress} == {"progress"}
@@ -56,7 +59,7 @@ async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, m
         await faulty(s)
         s.pipeline.write([5, 6], ticker="ETH/USDT.SIM")
         progress, found = await verify(s)
-        assert found == rpb.VerifyResult(
+        assert found == coverage_pb.VerifyResult(
             checked=ranges([(0, 41)])[0],
             rows=28,
             row_periods=28,
@@ -73,11 +76,11 @@ async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, m
         assert (progress[-1].checked_windows, progress[-1].rows, progress[-1].lost_periods) == (6, 28, 3)
         assert await covered(s) == [(0, 10), (10, 12), (12, 30)]
         assert RetractionTable(s.pipeline.catalog).read() == []
-        _, part = await verify(s, start_time=at(6), end_time=at(12))
+        _, part = await verify(s, start_ns=at(6), end_ns=at(12))
         assert (part.checked, part.lost_periods, part.rows) == (ranges([(6, 12)])[0], 0, 6)
-        _, nothing = await verify(s, start_time=at(100))
-        assert nothing == rpb.VerifyResult()
-        _, unclaimed = await verify(s, start_time=at(30), end_time=at(60))
+        _, nothing = await verify(s, start_ns=at(100))
+        assert nothing == coverage_pb.VerifyResult()
+        _, unclaimed = await verify(s, start_ns=at(30), end_ns=at(60))
         assert (unclaimed.checked, unclaimed.unclaimed_periods) == (ranges([(40, 41)])[0], 1)
 
 
@@ -122,7 +125,7 @@ async def test_a_repaired_table_agrees_with_its_coverage(tmp_path: Path) -> None
         assert span_of(done) == (3, 7)
         assert (await s.finished(found.repair_request_ids[0])).status == OK
         _, again = await verify(s, repair=True)
-        assert again == rpb.VerifyResult(checked=ranges([(0, 8)])[0], rows=6, row_periods=6, empty_periods=2)
+        assert again == coverage_pb.VerifyResult(checked=ranges([(0, 8)])[0], rows=6, row_periods=6, empty_periods=2)
         await s.queued("r", 0, 8)
         record = await s.finished("r")
         assert (record.status, record.row_count, record.empty_periods) == (OK, 6, 2)
@@ -154,7 +157,7 @@ async def test_a_repair_that_cannot_change_the_table_leaves_ranges_missing(
         assert await covered(s) == [(0, 4), (6, 10), (10, 11), (12, 20), (21, 30)], (
             "retracted, as the removal may have begun"
         )
-        assert not (await s.relay.ListRequests(rpb.ListRequestsRequest())).records
+        assert not (await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records
         monkeypatch.undo()
         _, found = await verify(s, repair=True)
         assert (found.removed_rows, found.surplus_rows) == (1, 1)
@@ -247,7 +250,9 @@ async def test_a_repair_goes_through_though_its_caller_is_gone(tmp_path: Path, m
     monkeypatch.setattr(RetractionTable, "append", slow)
     async with suite(tmp_path) as s:
         await faulty(s)
-        call = s.relay.VerifyCoverage(rpb.VerifyCoverageRequest(ticker=TICKER, period_seconds=60, repair=True))
+        call = s.relay.coverage.VerifyCoverage(
+            coverage_pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=60, repair=True)
+        )
         reading = asyncio.create_task(_drain(call))
         async with asyncio.timeout(30):
             await entered.wait()
@@ -256,7 +261,7 @@ async def test_a_repair_goes_through_though_its_caller_is_gone(tmp_path: Path, m
         assert await covered(s) == [(0, 10), (10, 12), (12, 30)], "nothing before it is durable"
         go_on.set()
         async with asyncio.timeout(30):
-            while not (listed := (await s.relay.ListRequests(rpb.ListRequestsRequest())).records):  # noqa: ASYNC110
+            while not (listed := (await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert listed[0].request.request_id.startswith("verify-")
         assert await covered(s) == [(0, 4), (6, 10), (10, 11), (12, 20), (21, 30)]
@@ -273,15 +278,15 @@ async def test_values_without_cells_are_not_compared_and_nothing_is_fetched(tmp_
         _, found = await verify(s, values=True)
         assert list(found.values.errors) == ["no ingestor has reported which candles SIM has"]
         for offer in (
-            rpb.CandleOffer(period_seconds=[60], call_candles=1_000, volume_tolerance=1e-9),
-            rpb.CandleOffer(period_seconds=[60, 3_600], call_candles=1_000),
+            history_pb.CandleOffer(period_seconds=[60], call_candles=1_000, volume_tolerance=1e-9),
+            history_pb.CandleOffer(period_seconds=[60, 3_600], call_candles=1_000),
         ):
-            market = rpb.Market(ticker=TICKER, active=True)
-            await s.ingestors.ReportMarkets(
-                ipb.ReportMarketsRequest(exchange="SIM", markets=[market], fetched_at=1, candles=offer)
+            market = history_pb.Instrument(ticker=TICKER, active=True)
+            await s.ingestors.ReportInstruments(
+                ipb.ReportInstrumentsRequest(exchange="SIM", markets=[market], fetched_ns=1, candles=offer)
             )
             _, found = await verify(s, values=True)
-            assert found.values == rpb.ValueComparison(uncompared=ranges([(0, 30)]), uncompared_periods=30)
-        _, nothing = await verify(s, values=True, start_time=at(100))
-        assert nothing == rpb.VerifyResult(values=rpb.ValueComparison())
-        assert not (await s.relay.ListRequests(rpb.ListRequestsRequest())).records
+            assert found.values == coverage_pb.ValueComparison(uncompared=ranges([(0, 30)]), uncompared_periods=30)
+        _, nothing = await verify(s, values=True, start_ns=at(100))
+        assert nothing == coverage_pb.VerifyResult(values=coverage_pb.ValueComparison())
+        assert not (await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records

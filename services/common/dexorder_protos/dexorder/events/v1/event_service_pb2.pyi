@@ -71,17 +71,17 @@ class Cursor(_message.Message):
 Global___Cursor: _TypeAlias = Cursor  # noqa: Y015
 
 @_typing.final
-class SubscribeRequest(_message.Message):
+class WatchEventsRequest(_message.Message):
     """Position and options of a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
     CLIENT_NAME_FIELD_NUMBER: _builtins.int
-    MOST_EVENTS_FIELD_NUMBER: _builtins.int
+    MAX_EVENTS_FIELD_NUMBER: _builtins.int
     client_name: _builtins.str
     """Name of the client for logs, for example "desktop"."""
-    most_events: _builtins.int
+    max_events: _builtins.int
     """If above 0, available events are batched in `events`, at most this many and about 1 MiB a response. They have no
     title and body, so a client that reads the payloads itself receives many times more events per second.
     """
@@ -94,18 +94,18 @@ class SubscribeRequest(_message.Message):
         *,
         cursor: Global___Cursor | None = ...,
         client_name: _builtins.str = ...,
-        most_events: _builtins.int = ...,
+        max_events: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_name", b"client_name", "cursor", b"cursor", "most_events", b"most_events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_name", b"client_name", "cursor", b"cursor", "max_events", b"max_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
 
 @_typing.final
-class SubscribeResponse(_message.Message):
+class WatchEventsResponse(_message.Message):
     """A message to a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -128,7 +128,7 @@ class SubscribeResponse(_message.Message):
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
-        """Events in order if most_events is set; `message` is not set then."""
+        """Events in order if max_events is set; `message` is not set then."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class SubscribeResponse(_message.Message):
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
-Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
 
 @_typing.final
 class Opened(_message.Message):
@@ -155,8 +155,8 @@ class Opened(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
-    EXPIRES_AT_FIELD_NUMBER: _builtins.int
-    expires_at: _builtins.int
+    EXPIRES_MS_FIELD_NUMBER: _builtins.int
+    expires_ms: _builtins.int
     """Time at which the stream ends, milliseconds since the epoch: the JWT's `exp`."""
     @_builtins.property
     def cursor(self) -> Global___Cursor:
@@ -166,11 +166,11 @@ class Opened(_message.Message):
         self,
         *,
         cursor: Global___Cursor | None = ...,
-        expires_at: _builtins.int = ...,
+        expires_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "expires_at", b"expires_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "expires_ms", b"expires_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -221,35 +221,35 @@ class SessionEvent(_message.Message):
 Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
 
 @_typing.final
-class AckRequest(_message.Message):
+class AckEventRequest(_message.Message):
     """Acknowledgement of one event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    PLACE_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     kind: Global___AckKind.ValueType
     """Kind of the acknowledgement."""
     @_builtins.property
-    def place(self) -> Global___Cursor:
+    def cursor(self) -> Global___Cursor:
         """The event's position in the log of this user's sessions."""
 
     def __init__(
         self,
         *,
-        place: Global___Cursor | None = ...,
+        cursor: Global___Cursor | None = ...,
         kind: Global___AckKind.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "place", b"place"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AckRequest: _TypeAlias = AckRequest  # noqa: Y015
+Global___AckEventRequest: _TypeAlias = AckEventRequest  # noqa: Y015
 
 @_typing.final
-class AckResponse(_message.Message):
+class AckEventResponse(_message.Message):
     """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -263,7 +263,7 @@ class AckResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AckResponse: _TypeAlias = AckResponse  # noqa: Y015
+Global___AckEventResponse: _TypeAlias = AckEventResponse  # noqa: Y015
 
 @_typing.final
 class PublishRequest(_message.Message):
@@ -487,16 +487,16 @@ class EventRecord(_message.Message):
 
     CONTAINER_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
-    ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+    ACCEPTED_MS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     DELIVERED_VIA_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
-    COMPLETED_AT_FIELD_NUMBER: _builtins.int
-    SEEN_AT_FIELD_NUMBER: _builtins.int
+    COMPLETED_MS_FIELD_NUMBER: _builtins.int
+    SEEN_MS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     container: _builtins.str
     """Container that sent the event."""
-    accepted_at: _builtins.int
+    accepted_ms: _builtins.int
     """Time of acceptance, milliseconds since the epoch."""
     status: _user_events_pb2.AckStatus.ValueType
     """QUEUED until the status is final."""
@@ -504,9 +504,9 @@ class EventRecord(_message.Message):
     """Channel of the delivery, if the event was delivered."""
     error_message: _builtins.str
     """Reason of a failure; never contains a token, address or chat id."""
-    completed_at: _builtins.int
+    completed_ms: _builtins.int
     """Time of the final status, milliseconds since the epoch; 0 while queued."""
-    seen_at: _builtins.int
+    seen_ms: _builtins.int
     """Time at which the user saw the event, milliseconds since the epoch; 0 for never."""
     @_builtins.property
     def event(self) -> _user_events_pb2.UserEvent:
@@ -521,17 +521,17 @@ class EventRecord(_message.Message):
         *,
         container: _builtins.str = ...,
         event: _user_events_pb2.UserEvent | None = ...,
-        accepted_at: _builtins.int = ...,
+        accepted_ms: _builtins.int = ...,
         status: _user_events_pb2.AckStatus.ValueType = ...,
         delivered_via: _user_events_pb2.ChannelType.ValueType | None = ...,
         error_message: _builtins.str = ...,
-        completed_at: _builtins.int = ...,
-        seen_at: _builtins.int = ...,
+        completed_ms: _builtins.int = ...,
+        seen_ms: _builtins.int = ...,
         attempts: _abc.Iterable[Global___Attempt] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via", "delivered_via", b"delivered_via", "event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via", "accepted_at", b"accepted_at", "attempts", b"attempts", "completed_at", b"completed_at", "container", b"container", "delivered_via", b"delivered_via", "error_message", b"error_message", "event", b"event", "seen_at", b"seen_at", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via", "accepted_ms", b"accepted_ms", "attempts", b"attempts", "completed_ms", b"completed_ms", "container", b"container", "delivered_via", b"delivered_via", "error_message", b"error_message", "event", b"event", "seen_ms", b"seen_ms", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delivered_via: _TypeAlias = _typing.Literal["delivered_via"]  # noqa: Y015
     _WhichOneofArgType__delivered_via: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via"]  # noqa: Y015
@@ -547,35 +547,35 @@ class Attempt(_message.Message):
 
     NUMBER_FIELD_NUMBER: _builtins.int
     CHANNEL_FIELD_NUMBER: _builtins.int
-    STARTED_AT_FIELD_NUMBER: _builtins.int
-    ENDED_AT_FIELD_NUMBER: _builtins.int
+    STARTED_MS_FIELD_NUMBER: _builtins.int
+    ENDED_MS_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
-    RETRY_AT_FIELD_NUMBER: _builtins.int
+    RETRY_MS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number from 1, counted over all channels of the event."""
     channel: _user_events_pb2.ChannelType.ValueType
     """Channel of the attempt."""
-    started_at: _builtins.int
+    started_ms: _builtins.int
     """Start, milliseconds since the epoch."""
-    ended_at: _builtins.int
+    ended_ms: _builtins.int
     """Time of the outcome, milliseconds since the epoch; 0 while the attempt is open."""
     outcome: _builtins.str
     """"sent", "received", "no ack", "not active", or the class of the refusal."""
-    retry_at: _builtins.int
+    retry_ms: _builtins.int
     """Earliest time of the next attempt, milliseconds since the epoch; 0 if the channel gave none."""
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         channel: _user_events_pb2.ChannelType.ValueType = ...,
-        started_at: _builtins.int = ...,
-        ended_at: _builtins.int = ...,
+        started_ms: _builtins.int = ...,
+        ended_ms: _builtins.int = ...,
         outcome: _builtins.str = ...,
-        retry_at: _builtins.int = ...,
+        retry_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "ended_at", b"ended_at", "number", b"number", "outcome", b"outcome", "retry_at", b"retry_at", "started_at", b"started_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "ended_ms", b"ended_ms", "number", b"number", "outcome", b"outcome", "retry_ms", b"retry_ms", "started_ms", b"started_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,15 +35,15 @@ class EventServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Subscribe = channel.unary_stream(
-                '/dexorder.events.v1.EventService/Subscribe',
-                request_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.SubscribeRequest.SerializeToString,
-                response_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.SubscribeResponse.FromString,
+        self.WatchEvents = channel.unary_stream(
+                '/dexorder.events.v1.EventService/WatchEvents',
+                request_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.WatchEventsResponse.FromString,
                 _registered_method=True)
-        self.Ack = channel.unary_unary(
-                '/dexorder.events.v1.EventService/Ack',
-                request_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckRequest.SerializeToString,
-                response_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckResponse.FromString,
+        self.AckEvent = channel.unary_unary(
+                '/dexorder.events.v1.EventService/AckEvent',
+                request_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckEventRequest.SerializeToString,
+                response_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckEventResponse.FromString,
                 _registered_method=True)
 
 
@@ -51,7 +51,7 @@ class EventServiceServicer:
     """A user's session. Each call carries the user's JWT as metadata `authorization: Bearer JWT`; its `sub` is the user.
     """
 
-    def Subscribe(self, request, context):
+    def WatchEvents(self, request, context):
         """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
 
         The first response is opened or reset. Without a cursor the session starts with the events that still wait.
@@ -61,7 +61,7 @@ class EventServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Ack(self, request, context):
+    def AckEvent(self, request, context):
         """Acknowledges that an event was received or seen. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -71,15 +71,15 @@ class EventServiceServicer:
 
 def add_EventServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Subscribe': grpc.unary_stream_rpc_method_handler(
-                    servicer.Subscribe,
-                    request_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.SubscribeRequest.FromString,
-                    response_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.SubscribeResponse.SerializeToString,
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.WatchEventsRequest.FromString,
+                    response_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.WatchEventsResponse.SerializeToString,
             ),
-            'Ack': grpc.unary_unary_rpc_method_handler(
-                    servicer.Ack,
-                    request_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckRequest.FromString,
-                    response_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckResponse.SerializeToString,
+            'AckEvent': grpc.unary_unary_rpc_method_handler(
+                    servicer.AckEvent,
+                    request_deserializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckEventRequest.FromString,
+                    response_serializer=dexorder_dot_events_dot_v1_dot_event__service__pb2.AckEventResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,7 +94,7 @@ class EventService:
     """
 
     @staticmethod
-    def Subscribe(request,
+    def WatchEvents(request,
             target,
             options=(),
             channel_credentials=None,
@@ -107,9 +107,9 @@ class EventService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/dexorder.events.v1.EventService/Subscribe',
-            dexorder_dot_events_dot_v1_dot_event__service__pb2.SubscribeRequest.SerializeToString,
-            dexorder_dot_events_dot_v1_dot_event__service__pb2.SubscribeResponse.FromString,
+            '/dexorder.events.v1.EventService/WatchEvents',
+            dexorder_dot_events_dot_v1_dot_event__service__pb2.WatchEventsRequest.SerializeToString,
+            dexorder_dot_events_dot_v1_dot_event__service__pb2.WatchEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -121,7 +121,7 @@ class EventService:
             _registered_method=True)
 
     @staticmethod
-    def Ack(request,
+    def AckEvent(request,
             target,
             options=(),
             channel_credentials=None,
@@ -134,9 +134,9 @@ class EventService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/dexorder.events.v1.EventService/Ack',
-            dexorder_dot_events_dot_v1_dot_event__service__pb2.AckRequest.SerializeToString,
-            dexorder_dot_events_dot_v1_dot_event__service__pb2.AckResponse.FromString,
+            '/dexorder.events.v1.EventService/AckEvent',
+            dexorder_dot_events_dot_v1_dot_event__service__pb2.AckEventRequest.SerializeToString,
+            dexorder_dot_events_dot_v1_dot_event__service__pb2.AckEventResponse.FromString,
             options,
             channel_credentials,
             insecure,

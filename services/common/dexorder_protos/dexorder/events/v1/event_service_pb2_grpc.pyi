@@ -33,13 +33,13 @@ class EventServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EventServiceAsyncStub: ...
-    Subscribe: _grpc.UnaryStreamMultiCallable[_event_service_pb2.SubscribeRequest, _event_service_pb2.SubscribeResponse]
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
     """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
 
     The first response is opened or reset. Without a cursor the session starts with the events that still wait.
     A cursor acknowledges every event up to it, as Ack with RECEIVED would.
     """
-    Ack: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.AckRequest, _event_service_pb2.AckResponse]
+    AckEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.AckEventRequest, _event_service_pb2.AckEventResponse]
     """Acknowledges that an event was received or seen. Idempotent."""
 
 @_typing.type_check_only
@@ -47,24 +47,24 @@ class EventServiceAsyncStub(EventServiceStub):
     """A user's session. Each call carries the user's JWT as metadata `authorization: Bearer JWT`; its `sub` is the user."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Subscribe: _aio.UnaryStreamMultiCallable[_event_service_pb2.SubscribeRequest, _event_service_pb2.SubscribeResponse]  # type: ignore[assignment]
+    WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
 
     The first response is opened or reset. Without a cursor the session starts with the events that still wait.
     A cursor acknowledges every event up to it, as Ack with RECEIVED would.
     """
-    Ack: _aio.UnaryUnaryMultiCallable[_event_service_pb2.AckRequest, _event_service_pb2.AckResponse]  # type: ignore[assignment]
+    AckEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.AckEventRequest, _event_service_pb2.AckEventResponse]  # type: ignore[assignment]
     """Acknowledges that an event was received or seen. Idempotent."""
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
     """A user's session. Each call carries the user's JWT as metadata `authorization: Bearer JWT`; its `sub` is the user."""
 
     @_abc_1.abstractmethod
-    def Subscribe(
+    def WatchEvents(
         self,
-        request: _event_service_pb2.SubscribeRequest,
+        request: _event_service_pb2.WatchEventsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_event_service_pb2.SubscribeResponse], _abc.AsyncIterator[_event_service_pb2.SubscribeResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_event_service_pb2.WatchEventsResponse], _abc.AsyncIterator[_event_service_pb2.WatchEventsResponse]]:
         """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
 
         The first response is opened or reset. Without a cursor the session starts with the events that still wait.
@@ -72,11 +72,11 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def Ack(
+    def AckEvent(
         self,
-        request: _event_service_pb2.AckRequest,
+        request: _event_service_pb2.AckEventRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_event_service_pb2.AckResponse, _abc.Awaitable[_event_service_pb2.AckResponse]]:
+    ) -> _typing.Union[_event_service_pb2.AckEventResponse, _abc.Awaitable[_event_service_pb2.AckEventResponse]]:
         """Acknowledges that an event was received or seen. Idempotent."""
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

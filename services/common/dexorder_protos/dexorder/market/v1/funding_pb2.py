@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dexorder/market/v1/funding.proto\x12\x12\x64\x65xorder.market.v1\">\n\x0c\x46undingRates\x12.\n\x05rates\x18\x01 \x03(\x0b\x32\x1f.dexorder.market.v1.FundingRate\"\x8d\x01\n\x0b\x46undingRate\x12\x14\n\x0c\x66unding_time\x18\x01 \x01(\x04\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x17\n\nmark_price\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10interval_seconds\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\r\n\x0b_mark_priceB\x13\n\x11_interval_secondsBJ\n\x16\x63om.dexorder.market.v1P\x01Z.dexorder.com/proto/dexorder/market/v1;marketv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dexorder/market/v1/funding.proto\x12\x12\x64\x65xorder.market.v1\">\n\x0c\x46undingRates\x12.\n\x05rates\x18\x01 \x03(\x0b\x32\x1f.dexorder.market.v1.FundingRate\"\x90\x01\n\x0b\x46undingRate\x12\x17\n\x0f\x66unding_time_ns\x18\x01 \x01(\x04\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x17\n\nmark_price\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10interval_seconds\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\r\n\x0b_mark_priceB\x13\n\x11_interval_secondsBJ\n\x16\x63om.dexorder.market.v1P\x01Z.dexorder.com/proto/dexorder/market/v1;marketv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,5 +35,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FUNDINGRATES']._serialized_start=56
   _globals['_FUNDINGRATES']._serialized_end=118
   _globals['_FUNDINGRATE']._serialized_start=121
-  _globals['_FUNDINGRATE']._serialized_end=262
+  _globals['_FUNDINGRATE']._serialized_end=265
 # @@protoc_insertion_point(module_scope)

@@ -48,11 +48,11 @@ class FundingRate(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    FUNDING_TIME_FIELD_NUMBER: _builtins.int
+    FUNDING_TIME_NS_FIELD_NUMBER: _builtins.int
     RATE_FIELD_NUMBER: _builtins.int
     MARK_PRICE_FIELD_NUMBER: _builtins.int
     INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
-    funding_time: _builtins.int
+    funding_time_ns: _builtins.int
     """Time of the payment, nanoseconds since the epoch."""
     rate: _builtins.float
     """Part of the position's value that longs paid to shorts; negative if shorts paid."""
@@ -63,14 +63,14 @@ class FundingRate(_message.Message):
     def __init__(
         self,
         *,
-        funding_time: _builtins.int = ...,
+        funding_time_ns: _builtins.int = ...,
         rate: _builtins.float = ...,
         mark_price: _builtins.float | None = ...,
         interval_seconds: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_interval_seconds", b"_interval_seconds", "_mark_price", b"_mark_price", "interval_seconds", b"interval_seconds", "mark_price", b"mark_price"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_interval_seconds", b"_interval_seconds", "_mark_price", b"_mark_price", "funding_time", b"funding_time", "interval_seconds", b"interval_seconds", "mark_price", b"mark_price", "rate", b"rate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_interval_seconds", b"_interval_seconds", "_mark_price", b"_mark_price", "funding_time_ns", b"funding_time_ns", "interval_seconds", b"interval_seconds", "mark_price", b"mark_price", "rate", b"rate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__interval_seconds: _TypeAlias = _typing.Literal["interval_seconds"]  # noqa: Y015
     _WhichOneofArgType__interval_seconds: _TypeAlias = _typing.Literal["_interval_seconds", b"_interval_seconds"]  # noqa: Y015

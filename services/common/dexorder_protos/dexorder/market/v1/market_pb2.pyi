@@ -74,15 +74,15 @@ class Trade(_message.Message):
     """The taker sold."""
 
     TRADE_ID_FIELD_NUMBER: _builtins.int
-    TIME_FIELD_NUMBER: _builtins.int
+    TIME_NS_FIELD_NUMBER: _builtins.int
     PRICE_FIELD_NUMBER: _builtins.int
     AMOUNT_FIELD_NUMBER: _builtins.int
     SIDE_FIELD_NUMBER: _builtins.int
     TICKER_FIELD_NUMBER: _builtins.int
-    RECEIVED_AT_FIELD_NUMBER: _builtins.int
+    RECEIVED_NS_FIELD_NUMBER: _builtins.int
     trade_id: _builtins.str
     """The exchange's id of the trade, as text; unique within a ticker."""
-    time: _builtins.int
+    time_ns: _builtins.int
     """Time of the trade, nanoseconds since the epoch."""
     price: _builtins.float
     """Price in units of the quote currency."""
@@ -92,22 +92,22 @@ class Trade(_message.Message):
     """The taker's side."""
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE. May be empty in a record, whose headers have it."""
-    received_at: _builtins.int
+    received_ns: _builtins.int
     """Time at which the ingestor received it, by its own clock, nanoseconds since the epoch."""
     def __init__(
         self,
         *,
         trade_id: _builtins.str = ...,
-        time: _builtins.int = ...,
+        time_ns: _builtins.int = ...,
         price: _builtins.float = ...,
         amount: _builtins.float = ...,
         side: Global___Trade.Side.ValueType = ...,
         ticker: _builtins.str = ...,
-        received_at: _builtins.int = ...,
+        received_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "price", b"price", "received_at", b"received_at", "side", b"side", "ticker", b"ticker", "time", b"time", "trade_id", b"trade_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "price", b"price", "received_ns", b"received_ns", "side", b"side", "ticker", b"ticker", "time_ns", b"time_ns", "trade_id", b"trade_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -124,7 +124,7 @@ class Candle(_message.Message):
     OHLCV_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     AMENDS_FIELD_NUMBER: _builtins.int
-    RECEIVED_AT_FIELD_NUMBER: _builtins.int
+    RECEIVED_NS_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
     period_seconds: _builtins.int
@@ -133,7 +133,7 @@ class Candle(_message.Message):
     """Its period is over, and its trades are complete as far as the ingestor knows."""
     amends: _builtins.bool
     """It was sent closed before and has changed, as a trade came late."""
-    received_at: _builtins.int
+    received_ns: _builtins.int
     """Time at which the ingestor received its newest trade, by its own clock, nanoseconds since the epoch; 0 without one."""
     @_builtins.property
     def ohlcv(self) -> _ohlcv_pb2.OHLCV:
@@ -147,11 +147,11 @@ class Candle(_message.Message):
         ohlcv: _ohlcv_pb2.OHLCV | None = ...,
         closed: _builtins.bool = ...,
         amends: _builtins.bool = ...,
-        received_at: _builtins.int = ...,
+        received_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ohlcv", b"ohlcv"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amends", b"amends", "closed", b"closed", "ohlcv", b"ohlcv", "period_seconds", b"period_seconds", "received_at", b"received_at", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amends", b"amends", "closed", b"closed", "ohlcv", b"ohlcv", "period_seconds", b"period_seconds", "received_ns", b"received_ns", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,7 +188,7 @@ class TickerSnapshot(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TICKER_FIELD_NUMBER: _builtins.int
-    TIME_FIELD_NUMBER: _builtins.int
+    TIME_NS_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     BID_FIELD_NUMBER: _builtins.int
     ASK_FIELD_NUMBER: _builtins.int
@@ -199,10 +199,10 @@ class TickerSnapshot(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     HIGH_FIELD_NUMBER: _builtins.int
     LOW_FIELD_NUMBER: _builtins.int
-    RECEIVED_AT_FIELD_NUMBER: _builtins.int
+    RECEIVED_NS_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
-    time: _builtins.int
+    time_ns: _builtins.int
     """Time of the snapshot, nanoseconds since the epoch."""
     last: _builtins.float
     """Price of the last trade."""
@@ -224,13 +224,13 @@ class TickerSnapshot(_message.Message):
     """Highest price of the last 24 hours."""
     low: _builtins.float
     """Lowest price of the last 24 hours."""
-    received_at: _builtins.int
+    received_ns: _builtins.int
     """Time at which the ingestor received it, by its own clock, nanoseconds since the epoch."""
     def __init__(
         self,
         *,
         ticker: _builtins.str = ...,
-        time: _builtins.int = ...,
+        time_ns: _builtins.int = ...,
         last: _builtins.float | None = ...,
         bid: _builtins.float | None = ...,
         ask: _builtins.float | None = ...,
@@ -241,11 +241,11 @@ class TickerSnapshot(_message.Message):
         open: _builtins.float | None = ...,
         high: _builtins.float | None = ...,
         low: _builtins.float | None = ...,
-        received_at: _builtins.int = ...,
+        received_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_ask_size", b"_ask_size", "_base_volume", b"_base_volume", "_bid", b"_bid", "_bid_size", b"_bid_size", "_high", b"_high", "_last", b"_last", "_low", b"_low", "_open", b"_open", "_quote_volume", b"_quote_volume", "ask", b"ask", "ask_size", b"ask_size", "base_volume", b"base_volume", "bid", b"bid", "bid_size", b"bid_size", "high", b"high", "last", b"last", "low", b"low", "open", b"open", "quote_volume", b"quote_volume"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_ask_size", b"_ask_size", "_base_volume", b"_base_volume", "_bid", b"_bid", "_bid_size", b"_bid_size", "_high", b"_high", "_last", b"_last", "_low", b"_low", "_open", b"_open", "_quote_volume", b"_quote_volume", "ask", b"ask", "ask_size", b"ask_size", "base_volume", b"base_volume", "bid", b"bid", "bid_size", b"bid_size", "high", b"high", "last", b"last", "low", b"low", "open", b"open", "quote_volume", b"quote_volume", "received_at", b"received_at", "ticker", b"ticker", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_ask_size", b"_ask_size", "_base_volume", b"_base_volume", "_bid", b"_bid", "_bid_size", b"_bid_size", "_high", b"_high", "_last", b"_last", "_low", b"_low", "_open", b"_open", "_quote_volume", b"_quote_volume", "ask", b"ask", "ask_size", b"ask_size", "base_volume", b"base_volume", "bid", b"bid", "bid_size", b"bid_size", "high", b"high", "last", b"last", "low", b"low", "open", b"open", "quote_volume", b"quote_volume", "received_ns", b"received_ns", "ticker", b"ticker", "time_ns", b"time_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ask: _TypeAlias = _typing.Literal["ask"]  # noqa: Y015
     _WhichOneofArgType__ask: _TypeAlias = _typing.Literal["_ask", b"_ask"]  # noqa: Y015

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x65xorder/market/v1/ohlcv.proto\x12\x12\x64\x65xorder.market.v1\"\xb8\x01\n\x05OHLCV\x12\x11\n\topen_time\x18\x01 \x01(\x04\x12\x0c\n\x04open\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\x12\x0b\n\x03low\x18\x04 \x01(\x01\x12\r\n\x05\x63lose\x18\x05 \x01(\x01\x12\x0e\n\x06volume\x18\x06 \x01(\x01\x12\x19\n\x0cquote_volume\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0btrade_count\x18\x08 \x01(\x04H\x01\x88\x01\x01\x42\x0f\n\r_quote_volumeB\x0e\n\x0c_trade_countBJ\n\x16\x63om.dexorder.market.v1P\x01Z.dexorder.com/proto/dexorder/market/v1;marketv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x65xorder/market/v1/ohlcv.proto\x12\x12\x64\x65xorder.market.v1\"\xbb\x01\n\x05OHLCV\x12\x14\n\x0copen_time_ns\x18\x01 \x01(\x04\x12\x0c\n\x04open\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\x12\x0b\n\x03low\x18\x04 \x01(\x01\x12\r\n\x05\x63lose\x18\x05 \x01(\x01\x12\x0e\n\x06volume\x18\x06 \x01(\x01\x12\x19\n\x0cquote_volume\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0btrade_count\x18\x08 \x01(\x04H\x01\x88\x01\x01\x42\x0f\n\r_quote_volumeB\x0e\n\x0c_trade_countBJ\n\x16\x63om.dexorder.market.v1P\x01Z.dexorder.com/proto/dexorder/market/v1;marketv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\026com.dexorder.market.v1P\001Z.dexorder.com/proto/dexorder/market/v1;marketv1'
   _globals['_OHLCV']._serialized_start=55
-  _globals['_OHLCV']._serialized_end=239
+  _globals['_OHLCV']._serialized_end=242
 # @@protoc_insertion_point(module_scope)

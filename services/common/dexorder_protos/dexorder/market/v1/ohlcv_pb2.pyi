@@ -25,7 +25,7 @@ class OHLCV(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    OPEN_TIME_FIELD_NUMBER: _builtins.int
+    OPEN_TIME_NS_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
     HIGH_FIELD_NUMBER: _builtins.int
     LOW_FIELD_NUMBER: _builtins.int
@@ -33,7 +33,7 @@ class OHLCV(_message.Message):
     VOLUME_FIELD_NUMBER: _builtins.int
     QUOTE_VOLUME_FIELD_NUMBER: _builtins.int
     TRADE_COUNT_FIELD_NUMBER: _builtins.int
-    open_time: _builtins.int
+    open_time_ns: _builtins.int
     """Open time, nanoseconds since the epoch, on the period's grid."""
     open: _builtins.float
     """First price of the period."""
@@ -52,7 +52,7 @@ class OHLCV(_message.Message):
     def __init__(
         self,
         *,
-        open_time: _builtins.int = ...,
+        open_time_ns: _builtins.int = ...,
         open: _builtins.float = ...,
         high: _builtins.float = ...,
         low: _builtins.float = ...,
@@ -63,7 +63,7 @@ class OHLCV(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_quote_volume", b"_quote_volume", "_trade_count", b"_trade_count", "quote_volume", b"quote_volume", "trade_count", b"trade_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quote_volume", b"_quote_volume", "_trade_count", b"_trade_count", "close", b"close", "high", b"high", "low", b"low", "open", b"open", "open_time", b"open_time", "quote_volume", b"quote_volume", "trade_count", b"trade_count", "volume", b"volume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quote_volume", b"_quote_volume", "_trade_count", b"_trade_count", "close", b"close", "high", b"high", "low", b"low", "open", b"open", "open_time_ns", b"open_time_ns", "quote_volume", b"quote_volume", "trade_count", b"trade_count", "volume", b"volume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__quote_volume: _TypeAlias = _typing.Literal["quote_volume"]  # noqa: Y015
     _WhichOneofArgType__quote_volume: _TypeAlias = _typing.Literal["_quote_volume", b"_quote_volume"]  # noqa: Y015

@@ -4,9 +4,12 @@ isort:skip_file
 Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2 as _market_pb2
-from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as _history_service_pb2
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as _operator_service_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as _realtime_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -28,38 +31,38 @@ class ReportPageRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
     EMPTY_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch it belongs to."""
-    start_time: _builtins.int
+    start_ns: _builtins.int
     """First nanosecond since the epoch that the page settles."""
-    end_time: _builtins.int
+    end_ns: _builtins.int
     """First nanosecond since the epoch after the range that the page settles."""
     candles: _builtins.int
     """Candles in the page."""
     calls: _builtins.int
     """Calls of the exchange that the dispatch has made so far."""
     @_builtins.property
-    def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
+    def empty(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
 
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        start_time: _builtins.int = ...,
-        end_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
         candles: _builtins.int = ...,
-        empty: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
+        empty: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
         calls: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "candles", b"candles", "empty", b"empty", "end_time", b"end_time", "job_id", b"job_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "candles", b"candles", "empty", b"empty", "end_ns", b"end_ns", "job_id", b"job_id", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -98,14 +101,14 @@ class ReportDelayRequest(_message.Message):
     job_id: _builtins.str
     """The dispatch."""
     @_builtins.property
-    def delay(self) -> _relay_service_pb2.Delay:
+    def delay(self) -> _history_service_pb2.Delay:
         """What it waits for; absent if it waits no longer."""
 
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        delay: _relay_service_pb2.Delay | None = ...,
+        delay: _history_service_pb2.Delay | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -138,45 +141,45 @@ class ReportDelayResponse(_message.Message):
 Global___ReportDelayResponse: _TypeAlias = ReportDelayResponse  # noqa: Y015
 
 @_typing.final
-class ReportMarketsRequest(_message.Message):
+class ReportInstrumentsRequest(_message.Message):
     """The markets of one exchange."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXCHANGE_FIELD_NUMBER: _builtins.int
     MARKETS_FIELD_NUMBER: _builtins.int
-    FETCHED_AT_FIELD_NUMBER: _builtins.int
+    FETCHED_NS_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
     exchange: _builtins.str
     """The part of a ticker after its last dot."""
-    fetched_at: _builtins.int
+    fetched_ns: _builtins.int
     """Time of the exchange's answer, nanoseconds since the epoch; a report older than the stored one changes nothing."""
     @_builtins.property
-    def markets(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.Market]:
+    def markets(self) -> _containers.RepeatedCompositeFieldContainer[_history_service_pb2.Instrument]:
         """All of its markets."""
 
     @_builtins.property
-    def candles(self) -> _relay_service_pb2.CandleOffer:
+    def candles(self) -> _history_service_pb2.CandleOffer:
         """Candles that the exchange offers, and what the ingestor has learnt of its answers."""
 
     def __init__(
         self,
         *,
         exchange: _builtins.str = ...,
-        markets: _abc.Iterable[_relay_service_pb2.Market] | None = ...,
-        fetched_at: _builtins.int = ...,
-        candles: _relay_service_pb2.CandleOffer | None = ...,
+        markets: _abc.Iterable[_history_service_pb2.Instrument] | None = ...,
+        fetched_ns: _builtins.int = ...,
+        candles: _history_service_pb2.CandleOffer | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "exchange", b"exchange", "fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "exchange", b"exchange", "fetched_ns", b"fetched_ns", "markets", b"markets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportMarketsRequest: _TypeAlias = ReportMarketsRequest  # noqa: Y015
+Global___ReportInstrumentsRequest: _TypeAlias = ReportInstrumentsRequest  # noqa: Y015
 
 @_typing.final
-class ReportMarketsResponse(_message.Message):
+class ReportInstrumentsResponse(_message.Message):
     """The report is stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -190,7 +193,7 @@ class ReportMarketsResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportMarketsResponse: _TypeAlias = ReportMarketsResponse  # noqa: Y015
+Global___ReportInstrumentsResponse: _TypeAlias = ReportInstrumentsResponse  # noqa: Y015
 
 @_typing.final
 class ResumeRealtimeRequest(_message.Message):
@@ -200,12 +203,12 @@ class ResumeRealtimeRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     INGESTOR_ID_FIELD_NUMBER: _builtins.int
-    EXCHANGE_TIME_FIELD_NUMBER: _builtins.int
+    EXCHANGE_TIME_NS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch."""
     ingestor_id: _builtins.str
     """Name of the ingestor, as in WatchControl; shown to people."""
-    exchange_time: _builtins.int
+    exchange_time_ns: _builtins.int
     """The exchange's time, nanoseconds since the epoch. A series of which nothing is settled begins no later than that, as
     the relay's own clock may be ahead of it.
     """
@@ -214,15 +217,15 @@ class ResumeRealtimeRequest(_message.Message):
         *,
         job_id: _builtins.str = ...,
         ingestor_id: _builtins.str = ...,
-        exchange_time: _builtins.int | None = ...,
+        exchange_time_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exchange_time", b"_exchange_time", "exchange_time", b"exchange_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exchange_time_ns", b"_exchange_time_ns", "exchange_time_ns", b"exchange_time_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exchange_time", b"_exchange_time", "exchange_time", b"exchange_time", "ingestor_id", b"ingestor_id", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exchange_time_ns", b"_exchange_time_ns", "exchange_time_ns", b"exchange_time_ns", "ingestor_id", b"ingestor_id", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__exchange_time: _TypeAlias = _typing.Literal["exchange_time"]  # noqa: Y015
-    _WhichOneofArgType__exchange_time: _TypeAlias = _typing.Literal["_exchange_time", b"_exchange_time"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__exchange_time) -> _WhichOneofReturnType__exchange_time | None: ...
+    _WhichOneofReturnType__exchange_time_ns: _TypeAlias = _typing.Literal["exchange_time_ns"]  # noqa: Y015
+    _WhichOneofArgType__exchange_time_ns: _TypeAlias = _typing.Literal["_exchange_time_ns", b"_exchange_time_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exchange_time_ns) -> _WhichOneofReturnType__exchange_time_ns | None: ...
 
 Global___ResumeRealtimeRequest: _TypeAlias = ResumeRealtimeRequest  # noqa: Y015
 
@@ -233,18 +236,18 @@ class ResumeRealtimeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CURRENT_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
     LAST_TRADE_ID_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
     current: _builtins.bool
     """False if the job_id is fenced, ended or unknown; the other fields are not set then."""
-    start_time: _builtins.int
+    start_ns: _builtins.int
     """Nanoseconds since the epoch from which trades are wanted: what an earlier dispatch settled ends there, or else the
-    earliest `since` of a subscription or the time of its acceptance. Trades at or after it that were produced before may
+    earliest `since_ns` of a subscription or the time of its acceptance. Trades at or after it that were produced before may
     be produced again. Set whether or not trades are produced, as candles need them.
     """
     last_trade_id: _builtins.str
-    """Id of the last trade that is settled before start_time; absent if none is known."""
+    """Id of the last trade that is settled before start_ns; absent if none is known."""
     @_builtins.property
     def candles(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandleStart]:
         """Where the candles of each period of the dispatch begin."""
@@ -253,13 +256,13 @@ class ResumeRealtimeResponse(_message.Message):
         self,
         *,
         current: _builtins.bool = ...,
-        start_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
         last_trade_id: _builtins.str | None = ...,
         candles: _abc.Iterable[Global___CandleStart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "candles", b"candles", "current", b"current", "last_trade_id", b"last_trade_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "candles", b"candles", "current", b"current", "last_trade_id", b"last_trade_id", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
     _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
@@ -274,10 +277,10 @@ class CandleStart(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
     period_seconds: _builtins.int
     """Candle period in seconds."""
-    start_time: _builtins.int
+    start_ns: _builtins.int
     """Open time of the first candle that is wanted, nanoseconds since the epoch, on the period's grid. It may lie in the
     future. If the candle can't be built, as its trades are gone, begin with a later one: the relay has history fetched
     for the candles between.
@@ -286,11 +289,11 @@ class CandleStart(_message.Message):
         self,
         *,
         period_seconds: _builtins.int = ...,
-        start_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["period_seconds", b"period_seconds", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["period_seconds", b"period_seconds", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,39 +331,39 @@ class RealtimeReport(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     LAST_TRADE_ID_FIELD_NUMBER: _builtins.int
-    LAG_FIELD_NUMBER: _builtins.int
+    LAG_NS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch."""
     period_seconds: _builtins.int
     """Candle period in seconds; 0 for trades."""
-    start_time: _builtins.int
+    start_ns: _builtins.int
     """First nanosecond since the epoch that is settled."""
-    end_time: _builtins.int
+    end_ns: _builtins.int
     """First nanosecond since the epoch after the range that is settled."""
     count: _builtins.int
     """Trades or candles."""
     last_trade_id: _builtins.str
     """Id of the last trade that is settled; only with period_seconds 0."""
-    lag: _builtins.int
-    """Nanoseconds from end_time to Kafka's acknowledgement by the ingestor's clock; for people."""
+    lag_ns: _builtins.int
+    """Nanoseconds from end_ns to Kafka's acknowledgement by the ingestor's clock; for people."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         period_seconds: _builtins.int = ...,
-        start_time: _builtins.int = ...,
-        end_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
         count: _builtins.int = ...,
         last_trade_id: _builtins.str | None = ...,
-        lag: _builtins.int = ...,
+        lag_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "count", b"count", "end_time", b"end_time", "job_id", b"job_id", "lag", b"lag", "last_trade_id", b"last_trade_id", "period_seconds", b"period_seconds", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "count", b"count", "end_ns", b"end_ns", "job_id", b"job_id", "lag_ns", b"lag_ns", "last_trade_id", b"last_trade_id", "period_seconds", b"period_seconds", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
     _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
@@ -429,7 +432,7 @@ class JobMarketData(_message.Message):
     job_id: _builtins.str
     """The dispatch. Data of a dispatch that is not current is dropped."""
     @_builtins.property
-    def missed(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_pb2.Missed]:
+    def missed(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.Missed]:
         """What was not sent before the rest of this message, as the stream was too slow; ticker may be empty."""
 
     @_builtins.property
@@ -444,7 +447,7 @@ class JobMarketData(_message.Message):
         self,
         *,
         job_id: _builtins.str = ...,
-        missed: _abc.Iterable[_realtime_pb2.Missed] | None = ...,
+        missed: _abc.Iterable[_realtime_service_pb2.Missed] | None = ...,
         trades: _abc.Iterable[_market_pb2.Trade] | None = ...,
         candles: _abc.Iterable[_market_pb2.Candle] | None = ...,
     ) -> None: ...
@@ -477,3 +480,110 @@ class PushMarketDataResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushMarketDataResponse: _TypeAlias = PushMarketDataResponse  # noqa: Y015
+
+@_typing.final
+class WatchControlRequest(_message.Message):
+    """An ingestor that takes instructions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INGESTOR_ID_FIELD_NUMBER: _builtins.int
+    EXCHANGES_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    ingestor_id: _builtins.str
+    """Name of the ingestor, unique among those of a relay. A new stream under a name ends the stream before."""
+    @_builtins.property
+    def exchanges(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Exchanges that it serves."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that it writes."""
+
+    def __init__(
+        self,
+        *,
+        ingestor_id: _builtins.str = ...,
+        exchanges: _abc.Iterable[_builtins.str] | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchanges", b"exchanges", "ingestor_id", b"ingestor_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchControlRequest: _TypeAlias = WatchControlRequest  # noqa: Y015
+
+@_typing.final
+class WatchControlResponse(_message.Message):
+    """An instruction. The first answer of a stream has none: the ingestor is known from then on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTROL_ID_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
+    control_id: _builtins.int
+    """Identity of the instruction; 0 in the first answer."""
+    @_builtins.property
+    def control(self) -> _ingest_pb2.IngestorControl:
+        """What to do; absent in the first answer."""
+
+    def __init__(
+        self,
+        *,
+        control_id: _builtins.int = ...,
+        control: _ingest_pb2.IngestorControl | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "control_id", b"control_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchControlResponse: _TypeAlias = WatchControlResponse  # noqa: Y015
+
+@_typing.final
+class ReportControlRequest(_message.Message):
+    """What became of an instruction at an ingestor; sent once it has had its effect."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTROL_ID_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    control_id: _builtins.int
+    """Identity of the instruction."""
+    @_builtins.property
+    def result(self) -> _operator_service_pb2.ControlResult:
+        """The result."""
+
+    def __init__(
+        self,
+        *,
+        control_id: _builtins.int = ...,
+        result: _operator_service_pb2.ControlResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_id", b"control_id", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportControlRequest: _TypeAlias = ReportControlRequest  # noqa: Y015
+
+@_typing.final
+class ReportControlResponse(_message.Message):
+    """The report was received."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportControlResponse: _TypeAlias = ReportControlResponse  # noqa: Y015

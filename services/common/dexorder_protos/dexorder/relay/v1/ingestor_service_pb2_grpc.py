@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from dexorder_protos.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -47,10 +46,10 @@ class IngestorServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayResponse.FromString,
                 _registered_method=True)
-        self.ReportMarkets = channel.unary_unary(
-                '/dexorder.relay.v1.IngestorService/ReportMarkets',
-                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
-                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.FromString,
+        self.ReportInstruments = channel.unary_unary(
+                '/dexorder.relay.v1.IngestorService/ReportInstruments',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportInstrumentsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportInstrumentsResponse.FromString,
                 _registered_method=True)
         self.ResumeRealtime = channel.unary_unary(
                 '/dexorder.relay.v1.IngestorService/ResumeRealtime',
@@ -69,13 +68,13 @@ class IngestorServiceStub:
                 _registered_method=True)
         self.WatchControl = channel.unary_stream(
                 '/dexorder.relay.v1.IngestorService/WatchControl',
-                request_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlRequest.SerializeToString,
-                response_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlResponse.FromString,
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.WatchControlRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.WatchControlResponse.FromString,
                 _registered_method=True)
         self.ReportControl = channel.unary_unary(
                 '/dexorder.relay.v1.IngestorService/ReportControl',
-                request_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlRequest.SerializeToString,
-                response_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlResponse.FromString,
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportControlRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportControlResponse.FromString,
                 _registered_method=True)
 
 
@@ -99,7 +98,7 @@ class IngestorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReportMarkets(self, request, context):
+    def ReportInstruments(self, request, context):
         """Report the markets of an exchange. Replaces the earlier report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -155,10 +154,10 @@ def add_IngestorServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayResponse.SerializeToString,
             ),
-            'ReportMarkets': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportMarkets,
-                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.FromString,
-                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.SerializeToString,
+            'ReportInstruments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportInstruments,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportInstrumentsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportInstrumentsResponse.SerializeToString,
             ),
             'ResumeRealtime': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeRealtime,
@@ -177,13 +176,13 @@ def add_IngestorServiceServicer_to_server(servicer, server):
             ),
             'WatchControl': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchControl,
-                    request_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlRequest.FromString,
-                    response_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlResponse.SerializeToString,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.WatchControlRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.WatchControlResponse.SerializeToString,
             ),
             'ReportControl': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportControl,
-                    request_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlRequest.FromString,
-                    response_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlResponse.SerializeToString,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportControlRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportControlResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -253,7 +252,7 @@ class IngestorService:
             _registered_method=True)
 
     @staticmethod
-    def ReportMarkets(request,
+    def ReportInstruments(request,
             target,
             options=(),
             channel_credentials=None,
@@ -266,9 +265,9 @@ class IngestorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/dexorder.relay.v1.IngestorService/ReportMarkets',
-            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
-            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.FromString,
+            '/dexorder.relay.v1.IngestorService/ReportInstruments',
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportInstrumentsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportInstrumentsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -375,8 +374,8 @@ class IngestorService:
             request,
             target,
             '/dexorder.relay.v1.IngestorService/WatchControl',
-            dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlRequest.SerializeToString,
-            dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlResponse.FromString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.WatchControlRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.WatchControlResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -402,8 +401,8 @@ class IngestorService:
             request,
             target,
             '/dexorder.relay.v1.IngestorService/ReportControl',
-            dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlRequest.SerializeToString,
-            dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlResponse.FromString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportControlRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportControlResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,6 @@ isort:skip_file
 Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
-from dexorder_protos.dexorder.relay.v1 import control_pb2 as _control_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as _ingestor_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -42,7 +41,7 @@ class IngestorServiceStub:
     """
     ReportDelay: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]
     """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
-    ReportMarkets: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]
+    ReportInstruments: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportInstrumentsRequest, _ingestor_service_pb2.ReportInstrumentsResponse]
     """Report the markets of an exchange. Replaces the earlier report."""
     ResumeRealtime: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]
     """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
@@ -52,9 +51,9 @@ class IngestorServiceStub:
     """
     PushMarketData: _grpc.StreamUnaryMultiCallable[_ingestor_service_pb2.PushMarketDataRequest, _ingestor_service_pb2.PushMarketDataResponse]
     """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
-    WatchControl: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchControlRequest, _control_pb2.WatchControlResponse]
+    WatchControl: _grpc.UnaryStreamMultiCallable[_ingestor_service_pb2.WatchControlRequest, _ingestor_service_pb2.WatchControlResponse]
     """Stream the instructions for this ingestor while it runs."""
-    ReportControl: _grpc.UnaryUnaryMultiCallable[_control_pb2.ReportControlRequest, _control_pb2.ReportControlResponse]
+    ReportControl: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportControlRequest, _ingestor_service_pb2.ReportControlResponse]
     """Report what became of an instruction."""
 
 @_typing.type_check_only
@@ -70,7 +69,7 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     """
     ReportDelay: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]  # type: ignore[assignment]
     """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
-    ReportMarkets: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]  # type: ignore[assignment]
+    ReportInstruments: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportInstrumentsRequest, _ingestor_service_pb2.ReportInstrumentsResponse]  # type: ignore[assignment]
     """Report the markets of an exchange. Replaces the earlier report."""
     ResumeRealtime: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]  # type: ignore[assignment]
     """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
@@ -80,9 +79,9 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     """
     PushMarketData: _aio.StreamUnaryMultiCallable[_ingestor_service_pb2.PushMarketDataRequest, _ingestor_service_pb2.PushMarketDataResponse]  # type: ignore[assignment]
     """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
-    WatchControl: _aio.UnaryStreamMultiCallable[_control_pb2.WatchControlRequest, _control_pb2.WatchControlResponse]  # type: ignore[assignment]
+    WatchControl: _aio.UnaryStreamMultiCallable[_ingestor_service_pb2.WatchControlRequest, _ingestor_service_pb2.WatchControlResponse]  # type: ignore[assignment]
     """Stream the instructions for this ingestor while it runs."""
-    ReportControl: _aio.UnaryUnaryMultiCallable[_control_pb2.ReportControlRequest, _control_pb2.ReportControlResponse]  # type: ignore[assignment]
+    ReportControl: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportControlRequest, _ingestor_service_pb2.ReportControlResponse]  # type: ignore[assignment]
     """Report what became of an instruction."""
 
 class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -109,11 +108,11 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
 
     @_abc_1.abstractmethod
-    def ReportMarkets(
+    def ReportInstruments(
         self,
-        request: _ingestor_service_pb2.ReportMarketsRequest,
+        request: _ingestor_service_pb2.ReportInstrumentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_ingestor_service_pb2.ReportMarketsResponse, _abc.Awaitable[_ingestor_service_pb2.ReportMarketsResponse]]:
+    ) -> _typing.Union[_ingestor_service_pb2.ReportInstrumentsResponse, _abc.Awaitable[_ingestor_service_pb2.ReportInstrumentsResponse]]:
         """Report the markets of an exchange. Replaces the earlier report."""
 
     @_abc_1.abstractmethod
@@ -145,17 +144,17 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def WatchControl(
         self,
-        request: _control_pb2.WatchControlRequest,
+        request: _ingestor_service_pb2.WatchControlRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchControlResponse], _abc.AsyncIterator[_control_pb2.WatchControlResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_ingestor_service_pb2.WatchControlResponse], _abc.AsyncIterator[_ingestor_service_pb2.WatchControlResponse]]:
         """Stream the instructions for this ingestor while it runs."""
 
     @_abc_1.abstractmethod
     def ReportControl(
         self,
-        request: _control_pb2.ReportControlRequest,
+        request: _ingestor_service_pb2.ReportControlRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_control_pb2.ReportControlResponse, _abc.Awaitable[_control_pb2.ReportControlResponse]]:
+    ) -> _typing.Union[_ingestor_service_pb2.ReportControlResponse, _abc.Awaitable[_ingestor_service_pb2.ReportControlResponse]]:
         """Report what became of an instruction."""
 
 def add_IngestorServiceServicer_to_server(servicer: IngestorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

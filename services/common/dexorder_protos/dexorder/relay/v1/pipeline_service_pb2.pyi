@@ -5,8 +5,8 @@ Reports of the Spark pipeline to the relay."""
 
 from collections import abc as _abc
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
-from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as _trigger_service_pb2
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as _udf_registry_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -69,12 +69,12 @@ class PageResult(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     TICKER_FIELD_NUMBER: _builtins.int
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     EMPTY_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
-    FETCHED_AT_FIELD_NUMBER: _builtins.int
+    FETCHED_NS_FIELD_NUMBER: _builtins.int
     PROVISIONAL_FIELD_NUMBER: _builtins.int
     DATASET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
@@ -83,24 +83,24 @@ class PageResult(_message.Message):
     """Market identifier."""
     period_seconds: _builtins.int
     """Candle period in seconds; 0 for trades and ticker snapshots."""
-    start_time: _builtins.int
+    start_ns: _builtins.int
     """First nanosecond since the epoch that the page settles."""
-    end_time: _builtins.int
+    end_ns: _builtins.int
     """First nanosecond since the epoch after the range that the page settles."""
     rows: _builtins.int
     """Candles, trades or snapshots decoded from it."""
     refused: _builtins.str
     """Reason for refusing the page; its rows are not in the table then, and its range counts as missing."""
-    fetched_at: _builtins.int
+    fetched_ns: _builtins.int
     """Time of the exchange's answer by the ingestor's clock, nanoseconds since the epoch. Information only."""
     dataset: _builtins.str
     """Dataset, for example funding; empty if ticker and period tell it."""
     @_builtins.property
-    def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
+    def empty(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
 
     @_builtins.property
-    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
         """The part of `empty` whose absence is not final: it was queried too early, or too briefly. The relay has it queried
         again.
         """
@@ -111,25 +111,25 @@ class PageResult(_message.Message):
         job_id: _builtins.str = ...,
         ticker: _builtins.str = ...,
         period_seconds: _builtins.int = ...,
-        start_time: _builtins.int = ...,
-        end_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
         rows: _builtins.int = ...,
-        empty: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
+        empty: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
         refused: _builtins.str | None = ...,
-        fetched_at: _builtins.int | None = ...,
-        provisional: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
+        fetched_ns: _builtins.int | None = ...,
+        provisional: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
         dataset: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "fetched_at", b"fetched_at", "refused", b"refused"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns", "_refused", b"_refused", "fetched_ns", b"fetched_ns", "refused", b"refused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "dataset", b"dataset", "empty", b"empty", "end_time", b"end_time", "fetched_at", b"fetched_at", "job_id", b"job_id", "period_seconds", b"period_seconds", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns", "_refused", b"_refused", "dataset", b"dataset", "empty", b"empty", "end_ns", b"end_ns", "fetched_ns", b"fetched_ns", "job_id", b"job_id", "period_seconds", b"period_seconds", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__fetched_at: _TypeAlias = _typing.Literal["fetched_at"]  # noqa: Y015
-    _WhichOneofArgType__fetched_at: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at"]  # noqa: Y015
+    _WhichOneofReturnType__fetched_ns: _TypeAlias = _typing.Literal["fetched_ns"]  # noqa: Y015
+    _WhichOneofArgType__fetched_ns: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns"]  # noqa: Y015
     _WhichOneofReturnType__refused: _TypeAlias = _typing.Literal["refused"]  # noqa: Y015
     _WhichOneofArgType__refused: _TypeAlias = _typing.Literal["_refused", b"_refused"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__fetched_at) -> _WhichOneofReturnType__fetched_at | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fetched_ns) -> _WhichOneofReturnType__fetched_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__refused) -> _WhichOneofReturnType__refused | None: ...
 
@@ -245,8 +245,8 @@ class IssuedDispatch(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     TICKER_FIELD_NUMBER: _builtins.int
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
     REALTIME_FIELD_NUMBER: _builtins.int
     DATASET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
@@ -255,9 +255,9 @@ class IssuedDispatch(_message.Message):
     """Market identifier."""
     period_seconds: _builtins.int
     """Candle period in seconds."""
-    start_time: _builtins.int
+    start_ns: _builtins.int
     """First nanosecond since the epoch of its range."""
-    end_time: _builtins.int
+    end_ns: _builtins.int
     """First nanosecond since the epoch after its range."""
     realtime: _builtins.bool
     """It is a realtime dispatch: it may settle trades (period 0) and candles of every period of the ticker in its range,
@@ -271,14 +271,14 @@ class IssuedDispatch(_message.Message):
         job_id: _builtins.str = ...,
         ticker: _builtins.str = ...,
         period_seconds: _builtins.int = ...,
-        start_time: _builtins.int = ...,
-        end_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
         realtime: _builtins.bool = ...,
         dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "realtime", b"realtime", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "end_ns", b"end_ns", "job_id", b"job_id", "period_seconds", b"period_seconds", "realtime", b"realtime", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -290,17 +290,17 @@ class ListNamedSnapshotsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SINCE_FIELD_NUMBER: _builtins.int
-    since: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    since_ns: _builtins.int
     """Nanoseconds since the epoch: notifications from then on."""
     def __init__(
         self,
         *,
-        since: _builtins.int = ...,
+        since_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since_ns", b"since_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -337,27 +337,27 @@ class NamedSnapshot(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
-    NAMED_AT_FIELD_NUMBER: _builtins.int
+    NAMED_NS_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     """Id of the snapshot."""
-    named_at: _builtins.int
+    named_ns: _builtins.int
     """Time of the last notification that named it, nanoseconds since the epoch."""
     def __init__(
         self,
         *,
         snapshot_id: _builtins.int = ...,
-        named_at: _builtins.int = ...,
+        named_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["named_at", b"named_at", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["named_ns", b"named_ns", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NamedSnapshot: _TypeAlias = NamedSnapshot  # noqa: Y015
 
 @_typing.final
-class FollowTriggersRequest(_message.Message):
+class WatchTriggersRequest(_message.Message):
     """The last change that the pipeline has on disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -376,10 +376,10 @@ class FollowTriggersRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FollowTriggersRequest: _TypeAlias = FollowTriggersRequest  # noqa: Y015
+Global___WatchTriggersRequest: _TypeAlias = WatchTriggersRequest  # noqa: Y015
 
 @_typing.final
-class FollowTriggersResponse(_message.Message):
+class WatchTriggersResponse(_message.Message):
     """Changes in their order; an answer without changes comes at the start, and whenever there were none for 10 s."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -408,7 +408,7 @@ class FollowTriggersResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FollowTriggersResponse: _TypeAlias = FollowTriggersResponse  # noqa: Y015
+Global___WatchTriggersResponse: _TypeAlias = WatchTriggersResponse  # noqa: Y015
 
 @_typing.final
 class TriggerChange(_message.Message):
@@ -418,10 +418,10 @@ class TriggerChange(_message.Message):
 
     REGISTRATION_FIELD_NUMBER: _builtins.int
     TRIGGER_FIELD_NUMBER: _builtins.int
-    REGISTERED_AT_FIELD_NUMBER: _builtins.int
+    REGISTERED_NS_FIELD_NUMBER: _builtins.int
     registration: _builtins.int
     """Number of the registration."""
-    registered_at: _builtins.int
+    registered_ns: _builtins.int
     """Time of the registration, nanoseconds since the epoch."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
@@ -432,11 +432,11 @@ class TriggerChange(_message.Message):
         *,
         registration: _builtins.int = ...,
         trigger: _ingest_pb2.CEPTriggerRequest | None = ...,
-        registered_at: _builtins.int = ...,
+        registered_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registered_at", b"registered_at", "registration", b"registration", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registered_ns", b"registered_ns", "registration", b"registration", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,7 +485,7 @@ class ReportedTriggerEvent(_message.Message):
     """Id of the event, 1 to 256 characters."""
     registration: _builtins.int
     """Number of the trigger's registration."""
-    kind: _triggers_pb2.TriggerEventKind.ValueType
+    kind: _trigger_service_pb2.TriggerEventKind.ValueType
     """Kind of the event."""
     ticker: _builtins.str
     """Market for which it fired; empty for events of the whole trigger."""
@@ -498,7 +498,7 @@ class ReportedTriggerEvent(_message.Message):
         *,
         event_id: _builtins.str = ...,
         registration: _builtins.int = ...,
-        kind: _triggers_pb2.TriggerEventKind.ValueType = ...,
+        kind: _trigger_service_pb2.TriggerEventKind.ValueType = ...,
         ticker: _builtins.str = ...,
         event: _ingest_pb2.CEPTriggerEvent | None = ...,
     ) -> None: ...
@@ -545,7 +545,7 @@ class SyncUdfsRequest(_message.Message):
         """All that it runs, has stopped, or that have failed."""
 
     @_builtins.property
-    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfLogs]:
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfLogLines]:
         """Lines since the last answered call."""
 
     def __init__(
@@ -553,7 +553,7 @@ class SyncUdfsRequest(_message.Message):
         *,
         declared: _abc.Iterable[_udf_registry_service_pb2.Udf] | None = ...,
         statuses: _abc.Iterable[_udf_registry_service_pb2.UdfStatus] | None = ...,
-        logs: _abc.Iterable[Global___UdfLogs] | None = ...,
+        logs: _abc.Iterable[Global___UdfLogLines] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -564,7 +564,7 @@ class SyncUdfsRequest(_message.Message):
 Global___SyncUdfsRequest: _TypeAlias = SyncUdfsRequest  # noqa: Y015
 
 @_typing.final
-class UdfLogs(_message.Message):
+class UdfLogLines(_message.Message):
     """Lines of one UDF."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -589,7 +589,7 @@ class UdfLogs(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UdfLogs: _TypeAlias = UdfLogs  # noqa: Y015
+Global___UdfLogLines: _TypeAlias = UdfLogLines  # noqa: Y015
 
 @_typing.final
 class SyncUdfsResponse(_message.Message):

@@ -50,10 +50,10 @@ class PipelineServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.FromString,
                 _registered_method=True)
-        self.FollowTriggers = channel.unary_stream(
-                '/dexorder.relay.v1.PipelineService/FollowTriggers',
-                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersRequest.SerializeToString,
-                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersResponse.FromString,
+        self.WatchTriggers = channel.unary_stream(
+                '/dexorder.relay.v1.PipelineService/WatchTriggers',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.WatchTriggersRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.WatchTriggersResponse.FromString,
                 _registered_method=True)
         self.ReportTriggerEvents = channel.unary_unary(
                 '/dexorder.relay.v1.PipelineService/ReportTriggerEvents',
@@ -92,7 +92,7 @@ class PipelineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def FollowTriggers(self, request, context):
+    def WatchTriggers(self, request, context):
         """Stream the changes of triggers after a known one, then every further change, without end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -131,10 +131,10 @@ def add_PipelineServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.SerializeToString,
             ),
-            'FollowTriggers': grpc.unary_stream_rpc_method_handler(
-                    servicer.FollowTriggers,
-                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersRequest.FromString,
-                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersResponse.SerializeToString,
+            'WatchTriggers': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTriggers,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.WatchTriggersRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.WatchTriggersResponse.SerializeToString,
             ),
             'ReportTriggerEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportTriggerEvents,
@@ -240,7 +240,7 @@ class PipelineService:
             _registered_method=True)
 
     @staticmethod
-    def FollowTriggers(request,
+    def WatchTriggers(request,
             target,
             options=(),
             channel_credentials=None,
@@ -253,9 +253,9 @@ class PipelineService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/dexorder.relay.v1.PipelineService/FollowTriggers',
-            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersRequest.SerializeToString,
-            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersResponse.FromString,
+            '/dexorder.relay.v1.PipelineService/WatchTriggers',
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.WatchTriggersRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.WatchTriggersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,7 +39,7 @@ class PipelineServiceStub:
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
     ListNamedSnapshots: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]
     """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
-    FollowTriggers: _grpc.UnaryStreamMultiCallable[_pipeline_service_pb2.FollowTriggersRequest, _pipeline_service_pb2.FollowTriggersResponse]
+    WatchTriggers: _grpc.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]
     """Stream the changes of triggers after a known one, then every further change, without end."""
     ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
@@ -57,7 +57,7 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
     ListNamedSnapshots: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]  # type: ignore[assignment]
     """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
-    FollowTriggers: _aio.UnaryStreamMultiCallable[_pipeline_service_pb2.FollowTriggersRequest, _pipeline_service_pb2.FollowTriggersResponse]  # type: ignore[assignment]
+    WatchTriggers: _aio.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]  # type: ignore[assignment]
     """Stream the changes of triggers after a known one, then every further change, without end."""
     ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
@@ -92,11 +92,11 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
 
     @_abc_1.abstractmethod
-    def FollowTriggers(
+    def WatchTriggers(
         self,
-        request: _pipeline_service_pb2.FollowTriggersRequest,
+        request: _pipeline_service_pb2.WatchTriggersRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_pipeline_service_pb2.FollowTriggersResponse], _abc.AsyncIterator[_pipeline_service_pb2.FollowTriggersResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_pipeline_service_pb2.WatchTriggersResponse], _abc.AsyncIterator[_pipeline_service_pb2.WatchTriggersResponse]]:
         """Stream the changes of triggers after a known one, then every further change, without end."""
 
     @_abc_1.abstractmethod

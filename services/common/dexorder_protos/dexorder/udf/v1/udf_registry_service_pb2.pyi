@@ -67,16 +67,16 @@ class Udf(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
-    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
-    ANSWER_SECONDS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    ANSWER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its output is the table `trading.udf_<name>`. A lower-case letter, then up to 47 of a-z, 0-9 and _."""
     program: _builtins.str
     """Entry of the file on the Spark host whose command it runs; empty if `command` is set."""
-    timeout_seconds: _builtins.float
-    """Longest silence while it is expected to answer, in seconds; 0 for 10."""
-    answer_seconds: _builtins.float
-    """Longest time for accepting a piece of input and for the answer to a snapshot request, in seconds; 0 for 120."""
+    timeout_ms: _builtins.int
+    """Longest silence while it is expected to answer, in milliseconds; 0 for 10,000."""
+    answer_timeout_ms: _builtins.int
+    """Longest time for accepting a piece of input and for the answer to a snapshot request, in milliseconds; 0 for 120,000."""
     @_builtins.property
     def command(self) -> Global___UdfCommand:
         """Its own command. The driver refuses it unless DEXORDER_SPARK_UDF_ANY_COMMAND is set."""
@@ -102,12 +102,12 @@ class Udf(_message.Message):
         options: _abc.Iterable[Global___UdfOption] | None = ...,
         input: Global___UdfInput | None = ...,
         output: Global___UdfOutput | None = ...,
-        timeout_seconds: _builtins.float = ...,
-        answer_seconds: _builtins.float = ...,
+        timeout_ms: _builtins.int = ...,
+        answer_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "input", b"input", "output", b"output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_seconds", b"answer_seconds", "command", b"command", "input", b"input", "name", b"name", "options", b"options", "output", b"output", "program", b"program", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_timeout_ms", b"answer_timeout_ms", "command", b"command", "input", b"input", "name", b"name", "options", b"options", "output", b"output", "program", b"program", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,12 +212,12 @@ class UdfInput(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     TICKERS_FIELD_NUMBER: _builtins.int
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
-    SINCE_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     WINDOW_SECONDS_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """`ohlc` or `ticks`; empty for `ohlc`."""
-    since: _builtins.int
+    since_ns: _builtins.int
     """Records from this time on, nanoseconds since the epoch, as far back as the topic has them; not set for those that
     are produced from now on.
     """
@@ -239,17 +239,17 @@ class UdfInput(_message.Message):
         table: _builtins.str = ...,
         tickers: _abc.Iterable[_builtins.str] | None = ...,
         period_seconds: _abc.Iterable[_builtins.int] | None = ...,
-        since: _builtins.int | None = ...,
+        since_ns: _builtins.int | None = ...,
         history: _builtins.bool = ...,
         window_seconds: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_since", b"_since", "since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_ns", b"_since_ns", "since_ns", b"since_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since", b"_since", "history", b"history", "period_seconds", b"period_seconds", "since", b"since", "table", b"table", "tickers", b"tickers", "window_seconds", b"window_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_ns", b"_since_ns", "history", b"history", "period_seconds", b"period_seconds", "since_ns", b"since_ns", "table", b"table", "tickers", b"tickers", "window_seconds", b"window_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
-    _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
+    _WhichOneofReturnType__since_ns: _TypeAlias = _typing.Literal["since_ns"]  # noqa: Y015
+    _WhichOneofArgType__since_ns: _TypeAlias = _typing.Literal["_since_ns", b"_since_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ns) -> _WhichOneofReturnType__since_ns | None: ...
 
 Global___UdfInput: _TypeAlias = UdfInput  # noqa: Y015
 
@@ -295,7 +295,7 @@ class UdfStatus(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     FED_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
-    LAG_FIELD_NUMBER: _builtins.int
+    UNREAD_RECORDS_FIELD_NUMBER: _builtins.int
     RESTARTS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -310,7 +310,7 @@ class UdfStatus(_message.Message):
     """Points that it was fed since the driver's start."""
     late: _builtins.int
     """Points since then that were not fed, as they came after later ones."""
-    lag: _builtins.int
+    unread_records: _builtins.int
     """Records of the topic that are not read yet."""
     restarts: _builtins.int
     """Restarts of its process or connection since it was started."""
@@ -325,13 +325,13 @@ class UdfStatus(_message.Message):
         rows: _builtins.int = ...,
         fed: _builtins.int = ...,
         late: _builtins.int = ...,
-        lag: _builtins.int = ...,
+        unread_records: _builtins.int = ...,
         restarts: _builtins.int = ...,
         generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fed", b"fed", "generation", b"generation", "lag", b"lag", "late", b"late", "message", b"message", "name", b"name", "restarts", b"restarts", "rows", b"rows", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fed", b"fed", "generation", b"generation", "late", b"late", "message", b"message", "name", b"name", "restarts", b"restarts", "rows", b"rows", "state", b"state", "unread_records", b"unread_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,8 +388,8 @@ class StartUdfRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     UDF_FIELD_NUMBER: _builtins.int
-    ANEW_FIELD_NUMBER: _builtins.int
-    anew: _builtins.bool
+    RESET_STATE_FIELD_NUMBER: _builtins.int
+    reset_state: _builtins.bool
     """Begin anew: forget the state and the position of earlier runs. The rows stay."""
     @_builtins.property
     def udf(self) -> Global___Udf:
@@ -399,11 +399,11 @@ class StartUdfRequest(_message.Message):
         self,
         *,
         udf: Global___Udf | None = ...,
-        anew: _builtins.bool = ...,
+        reset_state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["udf", b"udf"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "udf", b"udf"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reset_state", b"reset_state", "udf", b"udf"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -494,8 +494,8 @@ class ListUdfsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     UDFS_FIELD_NUMBER: _builtins.int
-    REPORTED_AT_FIELD_NUMBER: _builtins.int
-    reported_at: _builtins.int
+    REPORTED_NS_FIELD_NUMBER: _builtins.int
+    reported_ns: _builtins.int
     """When the driver last reported, nanoseconds since the epoch; 0 if never since the relay's start."""
     @_builtins.property
     def udfs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedUdf]:
@@ -505,11 +505,11 @@ class ListUdfsResponse(_message.Message):
         self,
         *,
         udfs: _abc.Iterable[Global___ListedUdf] | None = ...,
-        reported_at: _builtins.int = ...,
+        reported_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reported_at", b"reported_at", "udfs", b"udfs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reported_ns", b"reported_ns", "udfs", b"udfs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -554,7 +554,7 @@ class ListedUdf(_message.Message):
 Global___ListedUdf: _TypeAlias = ListedUdf  # noqa: Y015
 
 @_typing.final
-class UdfLogsRequest(_message.Message):
+class ListUdfLogsRequest(_message.Message):
     """Lines to return."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -577,10 +577,10 @@ class UdfLogsRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UdfLogsRequest: _TypeAlias = UdfLogsRequest  # noqa: Y015
+Global___ListUdfLogsRequest: _TypeAlias = ListUdfLogsRequest  # noqa: Y015
 
 @_typing.final
-class UdfLogsResponse(_message.Message):
+class ListUdfLogsResponse(_message.Message):
     """Lines of stderr, and those of the driver about the UDF."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -601,7 +601,7 @@ class UdfLogsResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UdfLogsResponse: _TypeAlias = UdfLogsResponse  # noqa: Y015
+Global___ListUdfLogsResponse: _TypeAlias = ListUdfLogsResponse  # noqa: Y015
 
 @_typing.final
 class UdfLogLine(_message.Message):
@@ -610,11 +610,11 @@ class UdfLogLine(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: _builtins.int
-    TIME_FIELD_NUMBER: _builtins.int
+    TIME_NS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number, ascending; one that is missing was dropped."""
-    time: _builtins.int
+    time_ns: _builtins.int
     """Time at which the driver read it, nanoseconds since the epoch."""
     text: _builtins.str
     """Text, at most 4,096 characters."""
@@ -622,12 +622,12 @@ class UdfLogLine(_message.Message):
         self,
         *,
         number: _builtins.int = ...,
-        time: _builtins.int = ...,
+        time_ns: _builtins.int = ...,
         text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "text", b"text", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "text", b"text", "time_ns", b"time_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

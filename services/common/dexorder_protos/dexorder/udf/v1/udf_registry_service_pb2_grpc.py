@@ -50,10 +50,10 @@ class UdfRegistryServiceStub:
                 request_serializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfsResponse.FromString,
                 _registered_method=True)
-        self.UdfLogs = channel.unary_unary(
-                '/dexorder.udf.v1.UdfRegistryService/UdfLogs',
-                request_serializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.UdfLogsRequest.SerializeToString,
-                response_deserializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.UdfLogsResponse.FromString,
+        self.ListUdfLogs = channel.unary_unary(
+                '/dexorder.udf.v1.UdfRegistryService/ListUdfLogs',
+                request_serializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfLogsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfLogsResponse.FromString,
                 _registered_method=True)
 
 
@@ -83,7 +83,7 @@ class UdfRegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def UdfLogs(self, request, context):
+    def ListUdfLogs(self, request, context):
         """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -108,10 +108,10 @@ def add_UdfRegistryServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfsRequest.FromString,
                     response_serializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfsResponse.SerializeToString,
             ),
-            'UdfLogs': grpc.unary_unary_rpc_method_handler(
-                    servicer.UdfLogs,
-                    request_deserializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.UdfLogsRequest.FromString,
-                    response_serializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.UdfLogsResponse.SerializeToString,
+            'ListUdfLogs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUdfLogs,
+                    request_deserializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfLogsRequest.FromString,
+                    response_serializer=dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -207,7 +207,7 @@ class UdfRegistryService:
             _registered_method=True)
 
     @staticmethod
-    def UdfLogs(request,
+    def ListUdfLogs(request,
             target,
             options=(),
             channel_credentials=None,
@@ -220,9 +220,9 @@ class UdfRegistryService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/dexorder.udf.v1.UdfRegistryService/UdfLogs',
-            dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.UdfLogsRequest.SerializeToString,
-            dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.UdfLogsResponse.FromString,
+            '/dexorder.udf.v1.UdfRegistryService/ListUdfLogs',
+            dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfLogsRequest.SerializeToString,
+            dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2.ListUdfLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

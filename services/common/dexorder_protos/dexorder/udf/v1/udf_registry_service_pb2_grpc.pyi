@@ -41,7 +41,7 @@ class UdfRegistryServiceStub:
     """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
     ListUdfs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfsRequest, _udf_registry_service_pb2.ListUdfsResponse]
     """Return the UDFs with their states, by name."""
-    UdfLogs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.UdfLogsRequest, _udf_registry_service_pb2.UdfLogsResponse]
+    ListUdfLogs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfLogsRequest, _udf_registry_service_pb2.ListUdfLogsResponse]
     """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name."""
 
 @_typing.type_check_only
@@ -57,7 +57,7 @@ class UdfRegistryServiceAsyncStub(UdfRegistryServiceStub):
     """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
     ListUdfs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfsRequest, _udf_registry_service_pb2.ListUdfsResponse]  # type: ignore[assignment]
     """Return the UDFs with their states, by name."""
-    UdfLogs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.UdfLogsRequest, _udf_registry_service_pb2.UdfLogsResponse]  # type: ignore[assignment]
+    ListUdfLogs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfLogsRequest, _udf_registry_service_pb2.ListUdfLogsResponse]  # type: ignore[assignment]
     """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name."""
 
 class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -90,11 +90,11 @@ class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Return the UDFs with their states, by name."""
 
     @_abc_1.abstractmethod
-    def UdfLogs(
+    def ListUdfLogs(
         self,
-        request: _udf_registry_service_pb2.UdfLogsRequest,
+        request: _udf_registry_service_pb2.ListUdfLogsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_udf_registry_service_pb2.UdfLogsResponse, _abc.Awaitable[_udf_registry_service_pb2.UdfLogsResponse]]:
+    ) -> _typing.Union[_udf_registry_service_pb2.ListUdfLogsResponse, _abc.Awaitable[_udf_registry_service_pb2.ListUdfLogsResponse]]:
         """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name."""
 
 def add_UdfRegistryServiceServicer_to_server(servicer: UdfRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

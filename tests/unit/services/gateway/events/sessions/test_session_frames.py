@@ -86,10 +86,10 @@ def test_all_forms_are_equal_to_protobufs_own(
         "box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled
     )
     untold = pb.SessionEvent(sequence=sequence, container="box", event=event, settled=settled)
-    assert pb.SubscribeResponse.FromString(shown.part).events == [untold]
+    assert pb.WatchEventsResponse.FromString(shown.part).events == [untold]
     told = pb.SessionEvent(title=text, body=text[::-1])
     told.MergeFrom(untold)
-    wire = pb.SubscribeResponse.FromString(shown.wire)
+    wire = pb.WatchEventsResponse.FromString(shown.wire)
     assert wire.event == told
     said = json_format.MessageToDict(wire, always_print_fields_with_no_presence=True)
     assert json.loads(shown.text) | {"events": []} == said
@@ -122,10 +122,10 @@ def test_sessions_receive_the_bytes_that_were_sent_and_always_a_payload(fast: bo
         shown, sequence = EventFrame.stored(kept(event), render), 1
     event.payload = payload or b"{}"
     expected = pb.SessionEvent(sequence=sequence, container="box", event=event)
-    assert pb.SubscribeResponse.FromString(shown.part).events == [expected]
+    assert pb.WatchEventsResponse.FromString(shown.part).events == [expected]
     expected.title = "title"
     expected.body = "body"
-    assert pb.SubscribeResponse.FromString(shown.wire).event == expected
+    assert pb.WatchEventsResponse.FromString(shown.wire).event == expected
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 600_000)), max_size=12), st.integers(1, 5))
@@ -138,14 +138,14 @@ def test_joined_frames_hold_all_events_in_order_up_to_the_limit(sizes: list[int 
         for number, size in enumerate(sizes)
     ]
     answers = list(join_frames(items, most))
-    told: list[pb.SubscribeResponse | int] = []
+    told: list[pb.WatchEventsResponse | int] = []
     for answer in answers:
-        response = pb.SubscribeResponse.FromString(answer)
+        response = pb.WatchEventsResponse.FromString(answer)
         assert len(response.events) <= most and (len(answer) <= 1 << 20 or len(response.events) == 1)
         assert not any(each.title or each.body for each in response.events)
         assert response.events or answer == opening.wire
         told += [each.sequence for each in response.events] or [response]
-    alone = [pb.SubscribeResponse.FromString(pending.wire) for pending in items]
+    alone = [pb.WatchEventsResponse.FromString(pending.wire) for pending in items]
     assert told == [each.event.sequence if each.HasField("event") else each for each in alone]
 
 
@@ -154,8 +154,8 @@ def test_the_opening_cursor_lies_before_the_events_that_follow() -> None:
     assert OpenedFrame.of(Replay("e", 20, False, waiting), 0).place == ("e", 4)
     assert OpenedFrame.of(Replay("e", 20, False, ()), 0).place == ("e", 20)
     assert OpenedFrame.of(Replay("e", 3, False, waiting), 0).place == ("e", 3)
-    opened = pb.SubscribeResponse.FromString(OpenedFrame.of(Replay("e", 3, True, waiting), 7_999_999).wire)
-    assert opened == pb.SubscribeResponse(reset=pb.Opened(cursor=pb.Cursor(epoch="e", sequence=3), expires_at=7))
+    opened = pb.WatchEventsResponse.FromString(OpenedFrame.of(Replay("e", 3, True, waiting), 7_999_999).wire)
+    assert opened == pb.WatchEventsResponse(reset=pb.Opened(cursor=pb.Cursor(epoch="e", sequence=3), expires_ms=7))
 
 
 @pytest.mark.parametrize(

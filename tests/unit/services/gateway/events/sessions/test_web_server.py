@@ -51,7 +51,7 @@ class Browser:
         return await self.hear()
 
     async def event(self) -> pb.SessionEvent:
-        return json_format.ParseDict(await self.hear(), pb.SubscribeResponse()).event
+        return json_format.ParseDict(await self.hear(), pb.WatchEventsResponse()).event
 
     async def refused(self) -> tuple[str, int | None]:
         """The error's code and the close code that follows."""
@@ -114,10 +114,10 @@ async def test_a_bad_first_message_is_refused(
 @pytest.mark.parametrize(
     ("message", "refusal"),
     [
-        ({"ack": {"place": {"epoch": "EPOCH", "sequence": "1"}}}, ("INVALID_ARGUMENT", 4400)),
-        ({"ack": {"place": {"epoch": "EPOCH"}, "kind": "ACK_KIND_SEEN"}}, ("INVALID_ARGUMENT", 4400)),
+        ({"ack": {"cursor": {"epoch": "EPOCH", "sequence": "1"}}}, ("INVALID_ARGUMENT", 4400)),
+        ({"ack": {"cursor": {"epoch": "EPOCH"}, "kind": "ACK_KIND_SEEN"}}, ("INVALID_ARGUMENT", 4400)),
         ({"ack": {"kind": "ACK_KIND_SEEN"}}, ("INVALID_ARGUMENT", 4400)),
-        ({"ack": {"place": {"epoch": "x", "sequence": 1}, "kind": "ACK_KIND_SEEN"}}, ("INVALID_ARGUMENT", 4400)),
+        ({"ack": {"cursor": {"epoch": "x", "sequence": 1}, "kind": "ACK_KIND_SEEN"}}, ("INVALID_ARGUMENT", 4400)),
         ({"list": {"pageSize": 1001}}, ("INVALID_ARGUMENT", 4400)),
         ({"list": {"pageToken": "x"}}, ("INVALID_ARGUMENT", 4400)),
         ({"shout": {}}, ("INVALID_ARGUMENT", 4400)),
@@ -151,15 +151,15 @@ async def test_a_session_ends_when_its_token_expires_unless_a_new_one_came(tmp_p
         await until(lambda: time.time() % 1 < 0.2)  # exp is in whole seconds
         short = gateway.token("alice", seconds=1)
         opened, began = await cut.authorize(short), time.time()
-        assert 0 < int(opened["opened"]["expiresAt"]) / 1_000 - began <= 1
+        assert 0 < int(opened["opened"]["expiresMs"]) / 1_000 - began <= 1
         await kept.authorize(short)
         gateway.dispatcher.keep("alice", "one")
         assert (await kept.event()).event.event_id == (await cut.event()).event.event_id == "one"
         again = (await kept.authorize(gateway.token("alice")))["opened"]
         assert again["cursor"] == {"epoch": gateway.dispatcher.epoch, "sequence": "1"}
-        assert int(again["expiresAt"]) > (began + 500) * 1_000
+        assert int(again["expiresMs"]) > (began + 500) * 1_000
         assert await cut.refused() == ("UNAUTHENTICATED", 4401)
-        assert time.time() >= int(opened["opened"]["expiresAt"]) / 1_000, "not before its token expires"
+        assert time.time() >= int(opened["opened"]["expiresMs"]) / 1_000, "not before its token expires"
         gateway.dispatcher.keep("alice", "two")
         assert (await kept.event()).event.event_id == "two"
 
@@ -226,7 +226,7 @@ async def test_acks_are_not_waited_for_one_by_one(tmp_path: Path) -> None:
         epoch = gateway.dispatcher.epoch
         gateway.dispatcher.keep("alice", "one")
         for kind in ["ACK_KIND_RECEIVED"] * 500 + ["ACK_KIND_SEEN"]:
-            await page.say(ack={"place": {"epoch": epoch, "sequence": "1"}, "kind": kind})
+            await page.say(ack={"cursor": {"epoch": epoch, "sequence": "1"}, "kind": kind})
         await until(lambda: gateway.dispatcher.acks["alice", 1] == 501)
         (kept,) = gateway.dispatcher.users["alice"]
         assert kept.record.seen_ns

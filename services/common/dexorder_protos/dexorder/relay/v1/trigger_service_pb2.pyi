@@ -261,16 +261,16 @@ class RegisteredTrigger(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     ALERT_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
-    REGISTERED_AT_FIELD_NUMBER: _builtins.int
+    REGISTERED_NS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     FIRINGS_FIELD_NUMBER: _builtins.int
-    LAST_FIRED_AT_FIELD_NUMBER: _builtins.int
+    LAST_FIRED_NS_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """Client to which it belongs."""
     registration: _builtins.int
     """Number of the registration; it only grows, also when an id is used again."""
-    registered_at: _builtins.int
+    registered_ns: _builtins.int
     """Time of its registration, nanoseconds since the epoch."""
     state: Global___TriggerState.ValueType
     """State."""
@@ -278,7 +278,7 @@ class RegisteredTrigger(_message.Message):
     """Reason of a suspension or of the end."""
     firings: _builtins.int
     """Firings that are kept."""
-    last_fired_at: _builtins.int
+    last_fired_ns: _builtins.int
     """Time of the last firing, nanoseconds since the epoch; 0 without one."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
@@ -295,15 +295,15 @@ class RegisteredTrigger(_message.Message):
         client_id: _builtins.str = ...,
         alert: Global___TriggerAlert | None = ...,
         registration: _builtins.int = ...,
-        registered_at: _builtins.int = ...,
+        registered_ns: _builtins.int = ...,
         state: Global___TriggerState.ValueType = ...,
         reason: _builtins.str = ...,
         firings: _builtins.int = ...,
-        last_fired_at: _builtins.int = ...,
+        last_fired_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "alert", b"alert", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "alert", b"alert", "client_id", b"client_id", "firings", b"firings", "last_fired_at", b"last_fired_at", "reason", b"reason", "registered_at", b"registered_at", "registration", b"registration", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "alert", b"alert", "client_id", b"client_id", "firings", b"firings", "last_fired_ns", b"last_fired_ns", "reason", b"reason", "registered_ns", b"registered_ns", "registration", b"registration", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alert: _TypeAlias = _typing.Literal["alert"]  # noqa: Y015
     _WhichOneofArgType__alert: _TypeAlias = _typing.Literal["_alert", b"_alert"]  # noqa: Y015
@@ -312,7 +312,7 @@ class RegisteredTrigger(_message.Message):
 Global___RegisteredTrigger: _TypeAlias = RegisteredTrigger  # noqa: Y015
 
 @_typing.final
-class SubscribeTriggerEventsRequest(_message.Message):
+class WatchTriggerEventsRequest(_message.Message):
     """Events to stream. Exactly one of trigger_id and callback_id is given."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -339,10 +339,10 @@ class SubscribeTriggerEventsRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SubscribeTriggerEventsRequest: _TypeAlias = SubscribeTriggerEventsRequest  # noqa: Y015
+Global___WatchTriggerEventsRequest: _TypeAlias = WatchTriggerEventsRequest  # noqa: Y015
 
 @_typing.final
-class SubscribeTriggerEventsResponse(_message.Message):
+class WatchTriggerEventsResponse(_message.Message):
     """One event. Cursors ascend; each event_id is sent once."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -379,7 +379,7 @@ class SubscribeTriggerEventsResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SubscribeTriggerEventsResponse: _TypeAlias = SubscribeTriggerEventsResponse  # noqa: Y015
+Global___WatchTriggerEventsResponse: _TypeAlias = WatchTriggerEventsResponse  # noqa: Y015
 
 @_typing.final
 class BacktestTriggerRequest(_message.Message):
@@ -388,11 +388,11 @@ class BacktestTriggerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIGGER_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
-    start_time: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    start_ns: _builtins.int
     """First nanosecond since the epoch of the range."""
-    end_time: _builtins.int
+    end_ns: _builtins.int
     """First nanosecond since the epoch after the range."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
@@ -402,12 +402,12 @@ class BacktestTriggerRequest(_message.Message):
         self,
         *,
         trigger: _ingest_pb2.CEPTriggerRequest | None = ...,
-        start_time: _builtins.int = ...,
-        end_time: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ns", b"end_ns", "start_ns", b"start_ns", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
