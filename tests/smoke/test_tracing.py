@@ -47,7 +47,7 @@ TREE = {
     ),
     READ,
     (*READ, f"cli: {ROWS}/GetCatalog"),
-    (*READ, f"cli: {ROWS}/GetCatalog", f"relay: {RELAY}/GetCatalog"),
+    (*READ, f"cli: {ROWS}/GetCatalog", f"relay: {ROWS}/GetCatalog"),
 }
 """From the client to the exchange, Kafka, Iceberg and the notification; each with the parts and spans above it."""
 
