@@ -137,9 +137,9 @@ class UdfStage:
             feed = UdfFeed(self.definition.input, host.info.wants, self._tolerance_ns, state.feed)
             if state.sent < state.outputs:
                 state = self._send(state, self._lake.rows_from(loaded.table, state.sent))
-            self._loop(host, feed, loaded, state, lambda: self._count(restarts + host.restarts))
+            self._loop(host, feed, loaded, state, restarts)
         finally:
-            self._count(restarts + host.restarts)
+            self._restarts = restarts + host.restarts
             host.close(1.0 if self._stop.is_set() else None)
 
     def _begin(self, loaded: Loaded) -> Loaded:
@@ -157,7 +157,7 @@ class UdfStage:
         with self._lock.batch():
             return self._lake.commit(loaded, self._reader.after(known), state, ())
 
-    def _loop(self, host: UdfHost, feed: UdfFeed, loaded: Loaded, state: StageState, count: Callable[[], None]) -> None:
+    def _loop(self, host: UdfHost, feed: UdfFeed, loaded: Loaded, state: StageState, restarts: int) -> None:
         committed_s = time.monotonic()
         uncommitted = False
         self._show(UdfState.RUNNING)
@@ -181,7 +181,7 @@ class UdfStage:
             self._fed += feed.points - points
             self._late += feed.late - late
             self._rows = state.outputs
-            count()
+            self._restarts = restarts + host.restarts
             self._show(UdfState.RUNNING, lag=read.lag if read else 0)
             if read is None:
                 self._stop.wait(self._poll_seconds)
@@ -201,9 +201,6 @@ class UdfStage:
         """Send rows on, waiting for whoever takes them; return the state that says so, for the next commit."""
         self._sinks.send(rows)
         return replace(state, sent=state.outputs)
-
-    def _count(self, restarts: int) -> None:
-        self._restarts = restarts
 
     def _show(self, state: UdfState, message: str = "", *, lag: int | None = None) -> None:
         self.status = replace(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import grpc
 import structlog
 
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.errors import SuiteError
-from dexorder_common.model.udf import OHLC, UdfRegistration, UdfState, UdfStatus
+from dexorder_common.model.udf import OHLC, UdfState, UdfStatus
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.client_retry import error_text
 from dexorder_common.rpc.udf_messages import decode_registration, encode_definition, encode_status
@@ -94,33 +95,6 @@ class Running:
         return self.stage.status if self.stage is not None else self.status
 
 
-class RelayRegistry:
-    """The relay, as the stages need it."""
-
-    def __init__(self, address: str) -> None:
-        self._channel = open_sync_channel(address)
-        self._stub = rpc.PipelineServiceStub(self._channel)
-
-    def sync(
-        self, declared: Iterable[Declared], statuses: Iterable[UdfStatus], lines: Mapping[str, list[Line]]
-    ) -> list[UdfRegistration]:
-        """Report, and return the registrations; RpcError while the relay is away."""
-        request = pb.SyncUdfsRequest(
-            declared=[encode_definition(each.definition) for each in declared],
-            statuses=map(encode_status, statuses),
-            logs=[
-                pb.UdfLogLines(name=name, lines=[UdfLogLine(time_ns=time_ns, text=text) for time_ns, text in found])
-                for name, found in lines.items()
-            ],
-        )
-        answer = self._stub.SyncUdfs(request, timeout=_CALL_TIMEOUT_S)
-        return [decode_registration(each) for each in answer.registrations]
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
-
-
 class UdfStages:
     """Owner of all stages; ``run`` in one thread."""
 
@@ -143,14 +117,14 @@ class UdfStages:
 
     def run(self) -> None:
         """Follow the registry until ``stop`` is set; then stop all."""
-        registry = RelayRegistry(self._settings.relay)
-        try:
-            while not self._stop.is_set():
-                self._follow(registry)
-                self._stop.wait(SYNC_SECONDS)
-        finally:
-            self.stop_all()
-            registry.close()
+        with open_sync_channel(self._settings.relay) as channel:
+            stub = rpc.PipelineServiceStub(channel)
+            try:
+                while not self._stop.is_set():
+                    self._follow(stub)
+                    self._stop.wait(SYNC_SECONDS)
+            finally:
+                self.stop_all()
 
     def statuses(self) -> list[UdfStatus]:
         """Return the status of each UDF that runs, has failed, or has been stopped."""
@@ -165,16 +139,25 @@ class UdfStages:
             if each.thread is not None:
                 each.thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _follow(self, registry: RelayRegistry) -> None:
+    def _follow(self, stub: Any) -> None:
         lines = self._logs.take()
+        request = pb.SyncUdfsRequest(
+            declared=[encode_definition(each.definition) for each in self._declared.values()],
+            statuses=map(encode_status, self.statuses()),
+            logs=[
+                pb.UdfLogLines(name=name, lines=[UdfLogLine(time_ns=time_ns, text=text) for time_ns, text in found])
+                for name, found in lines.items()
+            ],
+        )
         try:
-            found = registry.sync(self._declared.values(), self.statuses(), lines)
+            answer: pb.SyncUdfsResponse = stub.SyncUdfs(request, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             self._logs.put_back(lines)
             log.debug("the relay does not answer; UDFs stay as they are", error=error_text(error))
             return
         try:
-            self.apply(wanted(self._declared, found, any_command=self._settings.udf_any_command))
+            registrations = map(decode_registration, answer.registrations)
+            self.apply(wanted(self._declared, registrations, any_command=self._settings.udf_any_command))
         except Exception as error:  # one UDF's fault is in its status; this is ours
             log.error("UDFs cannot be started", error=f"{type(error).__name__}: {error}"[:500])
 
