@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -49,33 +49,76 @@ def source() -> Iterator[RunningSource]:
     running.stop()
 
 
+@dataclass
+class Rig:
+    """A warm session, a catalog with the tables, and a source."""
+
+    spark: SparkSession
+    trading: CatalogSettings
+    source: RunningSource
+
+    def settings(self, **changes: Any) -> SparkSettings:
+        return SparkSettings(listen="127.0.0.1:0", source=self.source.address, **changes)
+
+    def pipeline(self, recorder: Recorder) -> Pipeline:
+        return Pipeline(CANDLES, self.trading, self.source.address, recorder)
+
+    def run(self, pipeline: Pipeline, **changes: Any) -> StreamingQuery:
+        """Start a query where the table ends."""
+        self.spark.dataSource.register(page_source(CANDLES, self.trading))
+        start = pipeline.resume(SourceClient(self.source.address).state())
+
+        def process(frame: DataFrame) -> None:
+            pipeline.process(frame)
+
+        return start_query(self.spark, CANDLES, QueryRules.of(CANDLES, self.settings(**changes)), process, start)
+
+    @contextmanager
+    def driving(self, recorder: Recorder, **given: Any) -> Iterator[None]:
+        """Run a driver meanwhile."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self.driver(stop, **given).drive, args=(self.spark, recorder))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(240)
+
+    def driver(
+        self,
+        stop: threading.Event,
+        table: PageTable = CANDLES,
+        registry: CollectorRegistry | None = None,
+        on_ready: Callable[[bool], None] = lambda now: None,
+        **changes: Any,
+    ) -> TableDriver:
+        metrics = Metrics(registry or CollectorRegistry()).of(table.name)
+        return TableDriver(self.settings(**changes), self.trading, table, stop=stop, on_ready=on_ready, metrics=metrics)
+
+
 @pytest.fixture
-def settings(source: RunningSource) -> Callable[..., SparkSettings]:
-    def make(**changes: Any) -> SparkSettings:
-        return SparkSettings(listen="127.0.0.1:0", source=source.address, **changes)
-
-    return make
+def rig(spark: SparkSession, trading: CatalogSettings, source: RunningSource) -> Rig:
+    return Rig(spark, trading, source)
 
 
-def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    oracle, recorder = Oracle(source.fake), Recorder()
+def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(rig: Rig) -> None:
+    oracle, recorder = Oracle(rig.source.fake), Recorder()
     oracle.send_history()
-    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-    query = run(spark, trading, settings(max_records_per_batch=3), pipeline)
+    pipeline = rig.pipeline(recorder)
+    query = rig.run(pipeline, max_records_per_batch=3)
     query.processAllAvailable()
     oracle.send(control(80, 10, page=4))
     query.processAllAvailable()
     query.stop()
-    oracle.check(trading)
+    oracle.check(rig.trading)
     assert recorder.calls == 4, "three capped batches and the late page"
     assert sorted(p.rows for p in recorder.pages) == sorted([20] * 5 + [30, 0, 5, 5, 10])
-    newest = trading.load().load_table(OHLC.name).current_snapshot()
+    newest = rig.trading.load().load_table(OHLC.name).current_snapshot()
     assert newest and recorder.snapshots[-1] == newest.snapshot_id
-    through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC.name}").collect()[0]
+    through_spark = rig.spark.sql(f"SELECT count(*), sum(open) FROM {rig.trading.name}.{OHLC.name}").collect()[0]
     assert tuple(through_spark) == (len(oracle.rows), sum(price for *_, price in oracle.rows.values()))
-    files = [path.name for path in Path(str(trading.warehouse).removeprefix("file://")).rglob("*")]
+    files = [path.name for path in Path(str(rig.trading.warehouse).removeprefix("file://")).rglob("*")]
     assert any(name.endswith(".parquet") for name in files)
     assert not [name for name in files if name.endswith(".crc")], "each would cost a process"
 
@@ -171,33 +214,29 @@ def test_the_claim_of_a_batch_without_candles_is_committed(spark: SparkSession, 
 
 
 @pytest.mark.smoke
-def test_a_batch_that_is_committed_but_not_reported_is_repeated_by_whoever_continues(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    oracle, first, second = Oracle(source.fake), Recorder(fail_calls={2}), Recorder()
+def test_a_batch_that_is_committed_but_not_reported_is_repeated_by_whoever_continues(rig: Rig) -> None:
+    oracle, first, second = Oracle(rig.source.fake), Recorder(fail_calls={2}), Recorder()
     oracle.send_history()
-    pipeline = Pipeline(CANDLES, trading, source.address, first)
-    query = run(spark, trading, settings(max_records_per_batch=4), pipeline)
+    pipeline = rig.pipeline(first)
+    query = rig.run(pipeline, max_records_per_batch=4)
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(240)
     assert first.calls == 2
-    source.fake.committed.clear()  # the group's offsets are lost; the table has its own
-    query = run(spark, trading, settings(), Pipeline(CANDLES, trading, source.address, second))
+    rig.source.fake.committed.clear()  # the group's offsets are lost; the table has its own
+    query = rig.run(rig.pipeline(second))
     query.processAllAvailable()
     query.stop()
-    oracle.check(trading)
+    oracle.check(rig.trading)
     assert not {*first.pages} & {*second.pages}, "a page that was reported is not read again"
     assert len(first.pages) + len(second.pages) == oracle.sent
 
 
-def test_a_new_table_starts_at_the_acked_offset(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    oracle, recorder = Oracle(source.fake), Recorder()
+def test_a_new_table_starts_at_the_acked_offset(rig: Rig) -> None:
+    oracle, recorder = Oracle(rig.source.fake), Recorder()
     for n in range(4):
         oracle.send(control(n * 10, 10, page=n))
-    source.fake.committed = {0: 2, 1: 1}
-    query = run(spark, trading, settings(), Pipeline(CANDLES, trading, source.address, recorder))
+    rig.source.fake.committed = {0: 2, 1: 1}
+    query = rig.run(rig.pipeline(recorder))
     query.processAllAvailable()
     query.stop()
     assert [p.span for p in recorder.pages] == [span(30, 10)]
@@ -206,40 +245,33 @@ def test_a_new_table_starts_at_the_acked_offset(
 @pytest.mark.parametrize(
     ("topic_id", "more"), [("", 0), ("b", 8), ("a", 8)], ids=["shorter", "longer", "the same topic"]
 )
-def test_a_log_that_begins_anew_is_read_from_its_start(
-    spark: SparkSession,
-    trading: CatalogSettings,
-    source: RunningSource,
-    settings: Callable[..., SparkSettings],
-    topic_id: str,
-    more: int,
-) -> None:
-    oracle, recorder = Oracle(source.fake), Recorder()
-    source.fake.topic_id = topic_id and "a"
-    source.fake.epochs = {0: 1, 1: 1} if topic_id == "a" else {}
+def test_a_log_that_begins_anew_is_read_from_its_start(rig: Rig, topic_id: str, more: int) -> None:
+    oracle, recorder = Oracle(rig.source.fake), Recorder()
+    rig.source.fake.topic_id = topic_id and "a"
+    rig.source.fake.epochs = {0: 1, 1: 1} if topic_id == "a" else {}
     for n in range(4):
         oracle.send(control(n * 10, 10, page=n))
-    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-    query = run(spark, trading, settings(), pipeline)
+    pipeline = rig.pipeline(recorder)
+    query = rig.run(pipeline)
     query.processAllAvailable()
     query.stop()
-    for partition in source.fake.epochs:
-        source.fake.elect(partition, 0)  # another leader, which has none of the records
+    for partition in rig.source.fake.epochs:
+        rig.source.fake.elect(partition, 0)  # another leader, which has none of the records
     again = Oracle(FakeSource(partitions=2))
     again.rows, again.claims = oracle.rows, oracle.claims
-    source.fake.logs, source.fake.ends, source.fake.committed = again.source.logs, again.source.ends, {}
-    source.fake.topic_id = topic_id
+    rig.source.fake.logs, rig.source.fake.ends, rig.source.fake.committed = again.source.logs, again.source.ends, {}
+    rig.source.fake.topic_id = topic_id
     again.send(control(50, 10, job=2))
     for n in range(more):
         again.send(control(100 + n * 10, 10, job=3, page=n))
-    query = run(spark, trading, settings(), pipeline)
+    query = rig.run(pipeline)
     query.processAllAvailable()
     again.send(control(60, 10, job=2, page=1))
     query.processAllAvailable()
     query.stop()
-    again.check(trading)
-    state = state_of(trading.load().load_table(OHLC.name).metadata)
-    assert sum(state.offsets[source.address].values()) == 2 + more
+    again.check(rig.trading)
+    state = state_of(rig.trading.load().load_table(OHLC.name).metadata)
+    assert sum(state.offsets[rig.source.address].values()) == 2 + more
 
 
 def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningSource) -> None:
@@ -256,57 +288,35 @@ def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningS
 
 
 @pytest.mark.smoke
-def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_batch(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    oracle, recorder, stop = Oracle(source.fake), Recorder(fail_calls={1}), threading.Event()
-    source.stop()
+def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_batch(rig: Rig) -> None:
+    oracle, recorder = Oracle(rig.source.fake), Recorder(fail_calls={1})
+    rig.source.stop()
     oracle.send_history()
     early: list[tuple[int, int]] = []
-    source.fake.on_ack = lambda acks: early.extend(a for a in acks if sum(o + 1 for _, o in acks) > len(recorder.pages))
-    ready = threading.Event()
-    driver = TableDriver(
-        settings(max_records_per_batch=4),
-        trading,
-        CANDLES,
-        stop=stop,
-        on_ready=lambda now: ready.set() if now else ready.clear(),
-        metrics=Metrics(CollectorRegistry()).of("trading.ohlc"),
+    rig.source.fake.on_ack = lambda acks: early.extend(
+        a for a in acks if sum(o + 1 for _, o in acks) > len(recorder.pages)
     )
-    thread = threading.Thread(target=driver.drive, args=(spark, recorder))
-    thread.start()
-    source.start()
-    assert ready.wait(240)
-    wait_until(lambda: source.fake.committed == source.fake.ends)
-    stop.set()
-    thread.join(240)
+    ready = threading.Event()
+    with rig.driving(recorder, on_ready=lambda now: ready.set() if now else ready.clear(), max_records_per_batch=4):
+        rig.source.start()
+        assert ready.wait(240)
+        wait_until(lambda: rig.source.fake.committed == rig.source.fake.ends)
     assert not ready.is_set()
     assert not early, "acked before it was reported"
-    oracle.check(trading)
+    oracle.check(rig.trading)
 
 
 @pytest.mark.smoke
-def test_the_driver_gives_up_after_too_many_failures(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    Oracle(source.fake).send_history()
+def test_the_driver_gives_up_after_too_many_failures(rig: Rig) -> None:
+    Oracle(rig.source.fake).send_history()
     recorder = Recorder(fail_calls=set(range(1, 100)))
-    driver = TableDriver(
-        settings(restarts=1),
-        trading,
-        CANDLES,
-        stop=threading.Event(),
-        on_ready=lambda now: None,
-        metrics=Metrics(CollectorRegistry()).of("trading.ohlc"),
-    )
+    driver = rig.driver(threading.Event(), restarts=1)
     with pytest.raises(QueryFailed, match="2 times in a row"):
-        driver.drive(spark, recorder)
+        driver.drive(rig.spark, recorder)
 
 
 @pytest.mark.smoke
-def test_a_batch_is_decoded_while_the_one_before_is_committed(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
+def test_a_batch_is_decoded_while_the_one_before_is_committed(rig: Rig) -> None:
     class Waiting(Recorder):
         """A relay that answers the first report after it was asked for the dispatches of the second batch."""
 
@@ -322,11 +332,11 @@ def test_a_batch_is_decoded_while_the_one_before_is_committed(
                 assert self.decoded.acquire(timeout=240)
             super().report(*report)
 
-    oracle, recorder = Oracle(source.fake), Waiting()
+    oracle, recorder = Oracle(rig.source.fake), Waiting()
     oracle.send_history()
-    with driving(spark, trading, settings(max_records_per_batch=4), recorder):
-        wait_until(lambda: source.fake.committed == source.fake.ends)
-    oracle.check(trading)
+    with rig.driving(recorder, max_records_per_batch=4):
+        wait_until(lambda: rig.source.fake.committed == rig.source.fake.ends)
+    oracle.check(rig.trading)
     assert recorder.calls == 3
 
 
@@ -339,52 +349,17 @@ def crash_at_one_price(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
 
 
 @pytest.mark.smoke
-def test_a_record_that_ends_the_worker_becomes_a_dead_letter_and_the_rest_is_committed(
-    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    oracle, recorder = Oracle(source.fake), Recorder()
+def test_a_record_that_ends_the_worker_becomes_a_dead_letter_and_the_rest_is_committed(rig: Rig) -> None:
+    oracle, recorder = Oracle(rig.source.fake), Recorder()
     oracle.send_history()
     crash, headers = page(control(200, 5, job=9), 666)
-    offset = source.fake.add(0, crash, "k", headers)
+    offset = rig.source.fake.add(0, crash, "k", headers)
     oracle.send(control(300, 10, job=7))
     registry = CollectorRegistry()
     fragile = replace(CANDLES, decode=crash_at_one_price)
-    with driving(spark, trading, settings(), recorder, fragile, registry):
-        wait_until(lambda: source.fake.committed == source.fake.ends)
-    oracle.check(trading)
-    (letter,) = trading.load().load_table(DEAD_LETTERS.name).scan().to_arrow().to_pylist()
+    with rig.driving(recorder, table=fragile, registry=registry):
+        wait_until(lambda: rig.source.fake.committed == rig.source.fake.ends)
+    oracle.check(rig.trading)
+    (letter,) = rig.trading.load().load_table(DEAD_LETTERS.name).scan().to_arrow().to_pylist()
     assert (letter["partition"], letter["offset"], letter["payload"]) == (0, offset, crash)
     assert registry.get_sample_value("dexorder_spark_quarantined_records_total", {"table": OHLC.name}) == 1
-
-
-@contextmanager
-def driving(
-    spark: SparkSession,
-    trading: CatalogSettings,
-    settings: SparkSettings,
-    recorder: Recorder,
-    table: PageTable = CANDLES,
-    registry: CollectorRegistry | None = None,
-) -> Iterator[None]:
-    """Run a driver meanwhile."""
-    stop = threading.Event()
-    metrics = Metrics(registry or CollectorRegistry()).of(table.name)
-    driver = TableDriver(settings, trading, table, stop=stop, on_ready=lambda now: None, metrics=metrics)
-    thread = threading.Thread(target=driver.drive, args=(spark, recorder))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(240)
-
-
-def run(spark: SparkSession, trading: CatalogSettings, settings: SparkSettings, pipeline: Pipeline) -> StreamingQuery:
-    """Start a query where the table ends."""
-    spark.dataSource.register(page_source(CANDLES, trading))
-    start = pipeline.resume(SourceClient(settings.source).state())
-
-    def process(frame: DataFrame) -> None:
-        pipeline.process(frame)
-
-    return start_query(spark, CANDLES, QueryRules.of(CANDLES, settings), process, start)
