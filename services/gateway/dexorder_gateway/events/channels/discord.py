@@ -35,7 +35,7 @@ def _size(character: str) -> int:
 
 
 class DiscordSettings(EventChannelSettings):
-    """Where webhooks may be."""
+    """Hosts of webhooks."""
 
     discord_hosts: str = "discord.com,discordapp.com"
     """Comma-separated hosts of users' Discord webhooks, each with its port if that is not 443."""
@@ -55,5 +55,4 @@ SPEC: Final = webhook_spec(
     word="Discord",
     place=4,
     settings=DiscordSettings,
-    hosts=lambda settings: settings.discord_hosts,
 )

@@ -31,7 +31,7 @@ def _size(character: str) -> int:
 
 
 class MatrixSettings(EventChannelSettings):
-    """Where webhooks may be."""
+    """Hosts of webhooks."""
 
     matrix_hosts: str = ""
     """Comma-separated hosts of users' Matrix webhooks (Hookshot); empty turns the channel off."""
@@ -42,5 +42,4 @@ SPEC: Final = webhook_spec(
     word="Matrix",
     place=6,
     settings=MatrixSettings,
-    hosts=lambda settings: settings.matrix_hosts,
 )

@@ -24,7 +24,7 @@ def _size(character: str) -> int:
 
 
 class SlackSettings(EventChannelSettings):
-    """Where webhooks may be."""
+    """Hosts of webhooks."""
 
     slack_hosts: str = "hooks.slack.com"
     """Comma-separated hosts of users' Slack webhooks."""
@@ -47,5 +47,4 @@ SPEC: Final = webhook_spec(
     word="Slack",
     place=5,
     settings=SlackSettings,
-    hosts=lambda settings: settings.slack_hosts,
 )

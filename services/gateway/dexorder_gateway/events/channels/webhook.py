@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
@@ -82,15 +83,13 @@ class Webhook:
         return SendRefused(reasons.get(answer.status) or reasons.get(text, NOT_ACCEPTED))
 
 
-def webhook_spec(
-    provider: WebhookProvider, *, word: str, place: int, settings: type[S], hosts: Callable[[S], str]
-) -> ChannelSpec[S]:
+def webhook_spec(provider: WebhookProvider, *, word: str, place: int, settings: type[S]) -> ChannelSpec[S]:
     """Return the declaration of a channel with the contact ``<channel>_webhook_url``.
 
-    Args:
-        hosts: Reads the setting ``<channel>_hosts``, comma-separated; empty turns the channel off.
+    Its setting ``<channel>_hosts`` lists the allowed hosts, comma-separated; empty turns the channel off.
     """
     name = provider.channel.name.lower()
+    hosts: Callable[[S], str] = attrgetter(f"{name}_hosts")
 
     def check(field: str, url: str, settings: S) -> None:
         check_url(field, url, hosts(settings), settings)

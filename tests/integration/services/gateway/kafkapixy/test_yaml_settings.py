@@ -51,6 +51,12 @@ def cluster(kafka: str, settings: str = "") -> str:
     return f"{{kafka: {{seed_peers: ['{kafka}']}}, {settings}}}"
 
 
+@pytest.fixture
+def start_cluster(kafka: str, start_with: StartWith) -> StartWith:
+    """Return a function that starts a gateway whose only cluster has these settings."""
+    return lambda settings: start_with(f"proxies: {{main: {cluster(kafka, settings)}}}").wait_ready()
+
+
 # ---- as a command
 
 
@@ -123,9 +129,9 @@ def test_command_ends_with_the_place_of_the_error(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 def test_sync_record_does_not_wait_for_the_flush_and_flushes_async_ones(
-    kafka: str, kafka_topic: MakeTopic, start_with: StartWith
+    kafka: str, kafka_topic: MakeTopic, start_cluster: StartWith
 ) -> None:
-    running = start_with(f"proxies: {{main: {cluster(kafka, 'producer: {flush_frequency: 15m}')}}}").wait_ready()
+    running = start_cluster("producer: {flush_frequency: 15m}")
     topic = kafka_topic(1)
     for number in range(3):
         running.stub.Produce(pb.ProdRq(topic=topic, message=b"async %d" % number, async_mode=True))
@@ -136,9 +142,8 @@ def test_sync_record_does_not_wait_for_the_flush_and_flushes_async_ones(
 
 
 @pytest.mark.kafka
-def test_full_batch_goes_out_before_the_flush(kafka: str, kafka_topic: MakeTopic, start_with: StartWith) -> None:
-    settings = "producer: {flush_frequency: 15m, flush_bytes: 2000, compression: none}"
-    running = start_with(f"proxies: {{main: {cluster(kafka, settings)}}}").wait_ready()
+def test_full_batch_goes_out_before_the_flush(kafka: str, kafka_topic: MakeTopic, start_cluster: StartWith) -> None:
+    running = start_cluster("producer: {flush_frequency: 15m, flush_bytes: 2000, compression: none}")
     topic = kafka_topic(1)
     for _ in range(4):
         running.stub.Produce(pb.ProdRq(topic=topic, message=bytes(900), async_mode=True))
@@ -156,10 +161,13 @@ def test_full_batch_goes_out_before_the_flush(kafka: str, kafka_topic: MakeTopic
     ids=["hash", "random", "roundrobin"],
 )
 def test_partitioners(
-    kafka: str, kafka_topic: MakeTopic, start_with: StartWith, partitioner: str, expected: Callable[[list[int]], bool]
+    kafka: str,
+    kafka_topic: MakeTopic,
+    start_cluster: StartWith,
+    partitioner: str,
+    expected: Callable[[list[int]], bool],
 ) -> None:
-    running = start_with(f"proxies: {{main: {cluster(kafka, f'producer: {{partitioner: {partitioner}}}')}}}")
-    running.wait_ready()
+    running = start_cluster(f"producer: {{partitioner: {partitioner}}}")
     topic = kafka_topic(4)
     found = [running.stub.Produce(pb.ProdRq(topic=topic, key_value=b"k")).partition for _ in range(40)]
     assert expected(found), found
@@ -167,8 +175,8 @@ def test_partitioners(
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(("acks", "offset"), [("wait_for_all", 0), ("wait_for_local", 0), ("no_response", -1)])
-def test_acks(kafka: str, kafka_topic: MakeTopic, start_with: StartWith, acks: str, offset: int) -> None:
-    running = start_with(f"proxies: {{main: {cluster(kafka, f'producer: {{required_acks: {acks}}}')}}}").wait_ready()
+def test_acks(kafka: str, kafka_topic: MakeTopic, start_cluster: StartWith, acks: str, offset: int) -> None:
+    running = start_cluster(f"producer: {{required_acks: {acks}}}")
     topic = kafka_topic(1)
     answer = running.stub.Produce(pb.ProdRq(topic=topic, message=b"v"))
     assert (answer.partition, answer.offset) == (0, offset)
@@ -176,8 +184,8 @@ def test_acks(kafka: str, kafka_topic: MakeTopic, start_with: StartWith, acks: s
 
 
 @pytest.mark.kafka
-def test_disabled_consumer(kafka: str, kafka_topic: MakeTopic, start_with: StartWith) -> None:
-    running = start_with(f"proxies: {{main: {cluster(kafka, 'consumer: {disabled: true}')}}}").wait_ready()
+def test_disabled_consumer(kafka_topic: MakeTopic, start_cluster: StartWith) -> None:
+    running = start_cluster("consumer: {disabled: true}")
     for topic in (kafka_topic(1), "not-there"):
         code, text = refusal(lambda: running.stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group="g")))  # noqa: B023
         assert code == grpc.StatusCode.UNAVAILABLE and "disabled" in text
