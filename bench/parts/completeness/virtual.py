@@ -35,7 +35,7 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes
 from dexorder_ingestor.exchange.venue import CcxtVenue
-from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.fetch import fetch_candles
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage
 from dexorder_ingestor.metrics import IngestorMetrics
@@ -145,7 +145,7 @@ class VirtualWorld:
             found.pages.append(page)
 
         async with self.venue.session() as session:
-            found.missing = await Fetcher(dispatch, self.venue, session, agreement).run(put)
+            found.missing = await fetch_candles(dispatch, self.venue, session, agreement, put)
         found.calls = self.calls() - before
         return found
 

@@ -66,15 +66,16 @@ class DispatchRunner:
             except (Unavailable, TimeoutError) as error:
                 end = run.hand_back(str(error) or f"took longer than {deadline_seconds:g} s")
             if end is not None and end.success:
-                outcome, message = run.outcome, run.missing or None
+                outcome, message, tell = run.outcome, run.missing or None, log.info
                 span.set_attributes(
                     {"dexorder.status": outcome, "dexorder.pages": run.pages, "dexorder.rows": run.rows}
                 )
             else:
                 outcome, message = ("fenced", None) if end is None else ("handed_back", end.message)
+                tell = log.warning
                 tracing.fail(span, outcome)
             self.metrics.dispatches.labels(series.exchange, outcome).inc()
-            log.info("dispatch ended", outcome=outcome, pages=run.pages, rows=run.rows, message=message)
+            tell("dispatch ended", outcome=outcome, pages=run.pages, rows=run.rows, message=message)
             return end
 
 

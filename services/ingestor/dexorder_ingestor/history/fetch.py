@@ -62,7 +62,7 @@ async def _fetch(run: DispatchRun, queue: asyncio.Queue[CandlePage | list[Missin
     learnt.share(now_ns=clock.wall_ns())
     async with run.session() as session:
         try:
-            missing = await Fetcher(run.dispatch, run.venue, session, learnt.agreement).run(queue.put)
+            missing = await fetch_candles(run.dispatch, run.venue, session, learnt.agreement, queue.put)
         finally:
             learnt.share(now_ns=clock.wall_ns())
         await queue.put(missing)
@@ -80,36 +80,27 @@ async def _publish(run: DispatchRun, queue: asyncio.Queue[CandlePage | list[Miss
     return await run.publish_final("; ".join(map(str, page)))
 
 
-class Fetcher:
-    """Fetches one dispatch through one session."""
-
-    def __init__(self, dispatch: Dispatch, venue: CcxtVenue, session: CcxtSession, agreement: Agreement) -> None:
-        self._dispatch = dispatch
-        self._venue = venue
-        self._session = session
-        self._agreement = agreement
-
-    async def run(self, put: Put) -> list[Missing]:
-        """Hand every verified page to ``put`` in time order; return the missing parts in time order."""
-        job = FetchJob(self._dispatch, self._venue, self._session, self._agreement, put)
-        span = self._dispatch.span
-        try:
-            await job.start()
-        except ExchangeFailure as error:
-            return [Missing(span, str(error))]
-        closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, job.closed_end_ns)))
-        if self._venue.dialect.history == "trades":
-            await settle_by_trades(job, closed)
-        else:
-            ladder = []
-            if self._venue.dialect.candles.volume_tolerance is not None:
-                ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
-            fetch = _CheckedFetch(job, self._agreement)
-            await fetch.settle(closed, ladder)
-            await job.wait_for_newest()
-        await job.finish()
-        job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
-        return sorted(job.missing, key=lambda m: m.span)
+async def fetch_candles(
+    dispatch: Dispatch, venue: CcxtVenue, session: CcxtSession, agreement: Agreement, put: Put
+) -> list[Missing]:
+    """Hand every verified page of a dispatch to ``put`` in time order; return the missing parts in time order."""
+    job, span = FetchJob(dispatch, venue, session, agreement, put), dispatch.span
+    try:
+        await job.start()
+    except ExchangeFailure as error:
+        return [Missing(span, str(error))]
+    closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, job.closed_end_ns)))
+    if venue.dialect.history == "trades":
+        await settle_by_trades(job, closed)
+    else:
+        ladder = []
+        if venue.dialect.candles.volume_tolerance is not None:
+            ladder = cell_ladder(dispatch.period_seconds, venue.offered, job.limits.candles)
+        await _CheckedFetch(job, agreement).settle(closed, ladder)
+        await job.wait_for_newest()
+    await job.finish()
+    job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
+    return sorted(job.missing, key=lambda m: m.span)
 
 
 class _CheckedFetch:

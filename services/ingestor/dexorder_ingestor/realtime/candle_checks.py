@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dexorder_common.model.page import Candle
-from dexorder_common.model.periods import count_periods, next_open, split_by_periods
+from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
 
@@ -55,10 +55,6 @@ class CandleChecks:
         real = {candle.open_ns: candle for candle in theirs if candle.volume > 0}
         ours = {open_ns: candle for open_ns, candle in ours.items() if candle.volume > 0}
         return sorted(t for t in ours.keys() | real.keys() if not _equal(ours.get(t), real.get(t)))
-
-    def __len__(self) -> int:
-        """Return the number of periods that wait."""
-        return sum(count_periods(span, period) for period, spans in self._spans.items() for span in spans)
 
     def _forget(self, period: int, span: TimeRange) -> None:
         self._spans[period] = subtract(self._spans[period], [span])

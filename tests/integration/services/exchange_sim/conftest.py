@@ -17,17 +17,16 @@ import pytest
 from dexorder_common.exchanges import Exchange as Venue
 from dexorder_common.exchanges import override_urls
 from dexorder_exchange_sim.config import SimSettings
-from tests.fakes.exchange import serve
+from tests.fakes.exchange import SimClient, serve
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_700_000_123 * 1_000_000_000
 """2023-11-14 22:15:23, in the middle of a minute."""
 
 
-class Exchange:
+class Exchange(SimClient):
     def __init__(self, url: str, http: aiohttp.ClientSession, options: dict[str, Any]) -> None:
-        self.url = url
-        self.http = http
+        super().__init__(url, http)
         self._options = options
 
     @cached_property
@@ -64,24 +63,6 @@ class Exchange:
             if name in vars(self):
                 await vars(self)[name].close()
 
-    async def get(self, path: str, **query: str | int) -> Any:
-        async with self.http.get(self.url + path, params=query) as answer:
-            return await answer.json()
-
-    async def klines(self, **query: str | int) -> list[list[Any]]:
-        async with self.http.get(f"{self.url}/api/v3/klines", params=query) as answer:
-            assert answer.status == 200, await answer.text()
-            rows: list[list[Any]] = await answer.json()
-            return rows
-
-    async def faults(self, *rules: dict[str, Any]) -> None:
-        async with self.http.post(f"{self.url}/sim/faults", json=list(rules)) as answer:
-            assert answer.status == 200, await answer.text()
-
-    async def clock(self, **change: float | None) -> None:
-        async with self.http.post(f"{self.url}/sim/clock", json=change) as answer:
-            assert answer.status == 200, await answer.text()
-
     async def subscribed(self, *names: str) -> None:
         """Wait until the open sockets together have exactly these subscriptions."""
         async with asyncio.timeout(10):
@@ -90,11 +71,6 @@ class Exchange:
 
     async def subscriptions(self) -> list[str]:
         return [name for one in await self.get("/sim/sockets") for name in one["subscriptions"]]
-
-    async def stats(self) -> dict[str, Any]:
-        async with self.http.get(f"{self.url}/sim/stats") as answer:
-            stats: dict[str, Any] = await answer.json()
-            return stats
 
 
 def point_at(client: Any, url: str) -> None:

@@ -17,7 +17,7 @@ from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from tests.unit.services.ingestor.whole import Whole, truth, whole
+from tests.unit.services.ingestor.whole import Whole, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 
 pytestmark = pytest.mark.smoke
@@ -284,7 +284,7 @@ async def test_weeks_and_months_from_the_words_of_a_user_to_the_rows(
         assert (record.status, record.empty_periods) == (OK, empty)
         seconds = {"1d": 86_400, "1w": WEEK_SECONDS, "1M": MONTH_SECONDS}[period]
         ended = await w.ask("again", LIVE, seconds, record.span)
-        assert await w.rows(ended) == await truth(w.sim, record.span, "BTCUSDT", period, seconds)
+        assert await w.rows(ended) == await w.sim.truth(record.span, "BTCUSDT", period)
 
 
 async def test_running_week_and_month_are_not_closed(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import (
     Sim,
@@ -20,6 +18,7 @@ from tests.unit.services.ingestor.conftest import (
     minutes,
     running_neighbours,
     running_sim,
+    running_world,
 )
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run_job
@@ -107,20 +106,14 @@ async def test_two_venues_of_one_exchange_share_one_rate_limit(tmp_path: Path) -
     async with running_sim(call_limit=MOST_CALLS_1S) as sim:
         rate = {"rate_per_second": UNITS_A_SECOND, "burst": BURST}
         path = venues_file(tmp_path, sim.url, "SIM", "TWIN", **rate)
-        async with running_neighbours(tmp_path, path) as there:
-            stop = asyncio.Event()
-            task = asyncio.create_task(work(IngestorSettings(**there.settings), stop))
-            try:
-                span = minutes(0, PAGES * 992)  # less the candles a question reaches back to and beyond
-                for identity, offer in await there.broker.offers(2):
-                    (venue,) = offer.exchanges
-                    await there.broker.send(identity, dispatch(venue, span, ticker=f"BTC/USDT.{venue}"))
-                done = {(await there.broker.wait_for(pb.WorkComplete))[1].job_id for _ in range(2)}
-                assert done == {"SIM", "TWIN"}
-                assert rows(there.gateway.pages("SIM")) == rows(there.gateway.pages("TWIN"))
-            finally:
-                stop.set()
-                await task
+        async with running_world(tmp_path, path) as there:
+            span = minutes(0, PAGES * 992)  # less the candles a question reaches back to and beyond
+            for identity, offer in await there.broker.offers(2):
+                (venue,) = offer.exchanges
+                await there.broker.send(identity, dispatch(venue, span, ticker=f"BTC/USDT.{venue}"))
+            done = {(await there.broker.wait_for(pb.WorkComplete))[1].job_id for _ in range(2)}
+            assert done == {"SIM", "TWIN"}
+            assert rows(there.gateway.pages("SIM")) == rows(there.gateway.pages("TWIN"))
         seen = await sim.stats()
         assert seen["faults"] == {}, "nobody went over the limit"
         assert seen["requests"][CANDLES] == 2 * (PAGES + CHECKSUM_CALLS)

@@ -20,6 +20,7 @@ from dexorder.errors import VenueUnknown
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.time_range import TimeRange
+from tests.fakes.exchange import answering
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 
@@ -127,18 +128,9 @@ def candle(api: str, open_ms: int, volume: str) -> Any:
 @asynccontextmanager
 async def derivatives(folder: Path) -> AsyncIterator[tuple[Whole, Derivatives]]:
     there = Derivatives()
-    app = web.Application()
-    app.router.add_get("/{path:.*}", there.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        kinds = {"options": {"fetchMarkets": {"types": ["spot", "linear", "inverse", "option"]}}}
-        async with whole(folder, sim={}, url=f"http://{host}:{port}", venue=kinds) as made:
-            yield made, there
-    finally:
-        await runner.cleanup()
+    kinds = {"options": {"fetchMarkets": {"types": ["spot", "linear", "inverse", "option"]}}}
+    async with answering(there.answer) as url, whole(folder, url=url, venue=kinds) as made:
+        yield made, there
 
 
 async def reported(w: Whole) -> InstrumentList:

@@ -22,6 +22,7 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from tests.fakes.exchange import SimClient
 from tests.fakes.exchange import serve as serve_exchange
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 from tests.paths import ROOT
@@ -38,40 +39,16 @@ def minutes(first: int, count: int) -> TimeRange:
     return TimeRange(start_ns, start_ns + count * MINUTE_NS)
 
 
-@dataclass
-class Sim:
+class Sim(SimClient):
     """A running simulated exchange."""
-
-    url: str
-    http: aiohttp.ClientSession
-
-    async def faults(self, *rules: dict[str, Any]) -> None:
-        async with self.http.post(f"{self.url}/sim/faults", json=list(rules)) as answer:
-            assert answer.status == 200, await answer.text()
-
-    async def stats(self) -> dict[str, Any]:
-        async with self.http.get(f"{self.url}/sim/stats") as answer:
-            found: dict[str, Any] = await answer.json()
-            return found
-
-    async def clock(self, **body: int) -> None:
-        async with self.http.post(f"{self.url}/sim/clock", json=body) as answer:
-            assert answer.status == 200, await answer.text()
 
     async def truth(self, span: TimeRange, symbol: str = "BTCUSDT", interval: str = "1m") -> dict[int, list[float]]:
         """Return the exchange's candles, open time in ns -> open, high, low, close, volume; faults must be off."""
         found: dict[int, list[float]] = {}
         start_ms = span.start_ns // 1_000_000
         while start_ms < span.end_ns // 1_000_000:
-            query: dict[str, str | int] = {
-                "symbol": symbol,
-                "interval": interval,
-                "limit": 1000,
-                "startTime": start_ms,
-                "endTime": span.end_ns // 1_000_000 - 1,
-            }
-            async with self.http.get(f"{self.url}/api/v3/klines", params=query) as answer:
-                rows = await answer.json()
+            last_ms = span.end_ns // 1_000_000 - 1
+            rows = await self.klines(symbol=symbol, interval=interval, limit=1000, startTime=start_ms, endTime=last_ms)
             if not rows:
                 break
             found.update((row[0] * 1_000_000, [float(v) for v in row[1:6]]) for row in rows)
@@ -168,19 +145,29 @@ async def running_neighbours(folder: Path, exchanges: Path) -> AsyncIterator[Nei
 
 
 @asynccontextmanager
-async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: Any) -> AsyncIterator[World]:
-    async with running_neighbours(folder, exchanges_file(folder, url, slots=slots)) as there:
+async def running_ingestor(settings: dict[str, Any]) -> AsyncIterator[tuple[asyncio.Event, asyncio.Task[None]]]:
+    """Run an ingestor until the block ends; yield its stop and its task."""
+    stop = asyncio.Event()
+    ingestor = asyncio.create_task(work(IngestorSettings(**settings), stop))
+    try:
+        yield stop, ingestor
+    finally:
+        stop.set()
+        await ingestor
+
+
+@asynccontextmanager
+async def running_world(folder: Path, exchanges: Path, **settings: Any) -> AsyncIterator[World]:
+    """Run an ingestor and the services that it uses."""
+    async with running_neighbours(folder, exchanges) as there:
         values = {**there.settings, **settings}
-        stop = asyncio.Event()
-        ingestor = asyncio.create_task(work(IngestorSettings(**values), stop))
-        world = World(there.broker, there.gateway, there.relay, there.context, values, stop, ingestor)
-        try:
-            yield world
-        finally:
-            stop.set()
-            there.gateway.gate.set()
-            await ingestor
-            world.broker.close()
+        async with running_ingestor(values) as running:
+            world = World(there.broker, there.gateway, there.relay, there.context, values, *running)
+            try:
+                yield world
+            finally:
+                there.gateway.gate.set()
+                there.broker = world.broker  # a test may have replaced it
 
 
 @asynccontextmanager
@@ -214,7 +201,7 @@ StartWorld = Callable[..., AbstractAsyncContextManager[World]]
 def world_of(tmp_path: Path, sim: Sim) -> StartWorld:
     """Return a function that starts an ingestor for the ``sim`` fixture; keywords are settings."""
 
-    def start(**settings: Any) -> AbstractAsyncContextManager[World]:
-        return running_world(tmp_path, sim.url, **settings)
+    def start(*, slots: int = 2, **settings: Any) -> AbstractAsyncContextManager[World]:
+        return running_world(tmp_path, exchanges_file(tmp_path, sim.url, slots=slots), **settings)
 
     return start

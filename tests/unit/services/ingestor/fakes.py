@@ -73,7 +73,7 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
     async def _not_asked(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
-    GetOffsets = SetOffsets = ListTopics = ListConsumers = GetTopicMetadata = _not_asked
+    GetOffsets = SetOffsets = ListTopics = ListConsumers = GetTopicMetadata = ConsumeNAck = Ack = _not_asked
 
     async def Produce(self, request: pixy_pb.ProdRq, context: Any) -> pixy_pb.ProdRs:
         assert (request.cluster, request.async_mode, request.key_undefined) == ("", False, False)
@@ -89,12 +89,6 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
             self.lost_acks -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the acknowledgement is lost")
         return pixy_pb.ProdRs(partition=0, offset=len(self.records) - 1)
-
-    async def ConsumeNAck(self, request: pixy_pb.ConsNAckRq, context: Any) -> pixy_pb.ConsRs:
-        raise NotImplementedError
-
-    async def Ack(self, request: pixy_pb.AckRq, context: Any) -> pixy_pb.AckRs:
-        raise NotImplementedError
 
     @property
     def finals(self) -> list[Record]:

@@ -27,17 +27,8 @@ from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run
 
 OK, ERROR = pb.DataResponse.OK, pb.DataResponse.ERROR
 MISCHIEF = (
-    "http_502",
-    "html",
-    "empty",
-    "cut_json",
-    "hole",
-    "drop_first",
-    "drop_last",
-    "duplicate_tail",
-    "reversed",
-    "null_fields",
-    "slow_down",
+    *("http_502", "html", "empty", "cut_json", "hole", "drop_first", "drop_last"),
+    *("duplicate_tail", "reversed", "null_fields", "slow_down"),
 )
 LAST_MINUTE_NS = NOW_NS // MINUTE_NS * MINUTE_NS
 
@@ -96,7 +87,7 @@ async def test_market_with_holes_an_outage_a_listing_and_an_end(tmp_path: Path) 
     (tmp_path / "m.csv").write_text("\n".join(["timestamp,open,high,low,close,volume", *lines]))
     async with (
         running_sim(recorded=(f"{tmp_path / 'm.csv'}=RARE/USDT@1m",)) as sim,
-        running_world(tmp_path, sim.url) as world,
+        running_world(tmp_path, exchanges_file(tmp_path, sim.url)) as world,
     ):
         assert (await run_job(world, dispatch("j1", span, ticker="RARE/USDT.SIM"))).success
         check_dispatch(world, "j1", span)
@@ -144,10 +135,8 @@ async def test_candle_edited_after_it_closed_is_fetched_again_with_a_later_time(
 
 
 async def test_period_the_exchange_does_not_offer_is_named(tmp_path: Path, sim: Sim) -> None:
-    (tmp_path / "other").mkdir()
-    path = exchanges_file(tmp_path / "other", sim.url, ccxt="coinbase")
     span = minutes(0, 1)
-    async with running_world(tmp_path, sim.url, exchanges=path) as world:
+    async with running_world(tmp_path, exchanges_file(tmp_path, sim.url, ccxt="coinbase")) as world:
         assert (await run_job(world, dispatch("j1", span, period_seconds=1))).success
         assert missing_of(world, "j1", span) == span
         assert "period_seconds 1 (1s) is not offered by SIM; it has 1m, 5m" in (

@@ -73,33 +73,14 @@ async def test_job_of_one_call_is_one_page_since_each_page_may_cost_a_batch_of_s
         assert rows([page]) == await sim.truth(minutes(0, 1000))
 
 
+EVERY_THIRD = (
+    *("http_500", "http_502", "http_503", "cut_json", "html", "text", "null", "empty", "hole", "drop_first"),
+    *("drop_last", "duplicate_tail", "reversed", "null_fields", "off_grid", "low_above_high", "unfinished"),
+)
+EVERY_FIFTH = ("short", "outside", "other_symbol", "running", "unavailable", "reset", "http_504")
 FAULTS: list[list[dict[str, Any]]] = [
-    [{"kind": kind, "every": 3}]
-    for kind in (
-        "http_500",
-        "http_502",
-        "http_503",
-        "cut_json",
-        "html",
-        "text",
-        "null",
-        "empty",
-        "hole",
-        "drop_first",
-        "drop_last",
-        "duplicate_tail",
-        "reversed",
-        "null_fields",
-        "off_grid",
-        "low_above_high",
-        "unfinished",
-    )
-]
-FAULTS += [
-    [{"kind": kind, "every": 5}]
-    for kind in ("short", "outside", "other_symbol", "running", "unavailable", "reset", "http_504")
-]
-FAULTS += [
+    *([{"kind": kind, "every": 3}] for kind in EVERY_THIRD),
+    *([{"kind": kind, "every": 5}] for kind in EVERY_FIFTH),
     [{"kind": "http_429", "count": 2, "retry_after_s": 0}],
     [{"kind": "http_418", "after": 1, "count": 1, "retry_after_s": 0}],
     [{"kind": kind, "probability": 0.15} for kind in ("empty", "hole", "drop_last", "html")],

@@ -40,9 +40,8 @@ async def test_market_with_silent_minutes_has_its_holes_verified(tmp_path: Path,
 
 async def fetch(folder: Path, sim: Sim, ticker: str) -> tuple[Any, dict[int, list[float]]]:
     """A job's final record and its candles."""
-    (folder / "kraken").mkdir()
-    path = exchanges_file(folder / "kraken", sim.url, ccxt="kraken", rate_per_second=1e6)
-    async with running_world(folder, sim.url, exchanges=path, attempts=12) as world:
+    path = exchanges_file(folder, sim.url, ccxt="kraken", rate_per_second=1e6)
+    async with running_world(folder, path, attempts=12) as world:
         assert (await run_job(world, dispatch("j1", SPAN, ticker=ticker))).success
         check_dispatch(world, "j1", SPAN)
         return world.gateway.final("j1").value, rows(world.gateway.pages("j1"))

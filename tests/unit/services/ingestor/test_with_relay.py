@@ -4,77 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, ingestor_process, running_sim, until
-from tests.unit.services.ingestor.fakes import FakeGateway, grpc_peer
-from tests.unit.services.relay.harness import Suite, at, suite
+from tests.unit.services.ingestor.conftest import ingestor_process, until
+from tests.unit.services.ingestor.whole import chain
+from tests.unit.services.relay.harness import at
 
-NOW_NS = at(1_000_000)
-
-
-@dataclass
-class Chain:
-    """A relay, a gateway and an exchange; the test starts ingestors."""
-
-    suite: Suite
-    gateway: FakeGateway
-    sim: Sim
-    settings: dict[str, Any]
-
-    @asynccontextmanager
-    async def ingestor(self, **settings: Any) -> AsyncIterator[None]:
-        stop = asyncio.Event()
-        task = asyncio.create_task(work(IngestorSettings(**{**self.settings, **settings}), stop))
-        try:
-            yield
-        finally:
-            stop.set()
-            await task
-
-    def pages(self) -> list[TimeRange]:
-        """Return the spans of all pages of all dispatches, in time order."""
-        return sorted(r.control.span for r in self.gateway.records if r not in self.gateway.finals)
-
-
-@asynccontextmanager
-async def chain(folder: Path, **relay: Any) -> AsyncIterator[Chain]:
-    gateway = FakeGateway()
-    # A lease far longer than the test: whatever is queued again was handed back.
-    async with (
-        running_sim(now_ns=NOW_NS) as sim,
-        grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
-        suite(folder, lease_seconds=3600, **relay) as made,
-    ):
-        settings = {
-            **FAST,
-            "broker": made.running.broker_address,
-            "gateway": gateway_at,
-            "relay": made.running.address,
-            "exchanges": exchanges_file(folder, sim.url, slots=4),
-            "rate_limit_dir": folder / "budgets",
-            "page_candles": 100,
-        }
-        yield Chain(made, gateway, sim, settings)
-        gateway.gate.set()
+SIM = {"now_ns": at(1_000_000)}
 
 
 @pytest.mark.parametrize("kind", ["hang", "drip"])
 async def test_hanging_exchange_ends_the_request_with_its_ranges_and_leaves_the_slot_free(
     tmp_path: Path, kind: str
 ) -> None:
-    async with chain(tmp_path, max_attempts=2) as c:
+    async with chain(tmp_path, sim=SIM, relay={"max_attempts": 2}) as c:
         await c.sim.faults({"kind": kind, "drip_s": 0.1})
         async with c.ingestor(dispatch_deadline_seconds=0.5, call_timeout_seconds=600):
             await c.suite.queued("r1", 0, 300)
@@ -91,7 +39,7 @@ async def test_hanging_exchange_ends_the_request_with_its_ranges_and_leaves_the_
 
 
 async def test_stopped_ingestor_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    async with chain(tmp_path, job_periods=1000) as c:
+    async with chain(tmp_path, sim=SIM, relay={"job_periods": 1000}) as c:
         c.gateway.free = 5
         c.gateway.gate.clear()
         async with ingestor_process({**c.settings, "drain_seconds": 0.5}) as first:
@@ -111,7 +59,7 @@ async def test_stopped_ingestor_loses_and_doubles_nothing(tmp_path: Path) -> Non
 
 
 async def test_second_sigterm_ends_at_once(tmp_path: Path) -> None:
-    async with chain(tmp_path) as c:
+    async with chain(tmp_path, sim=SIM) as c:
         c.gateway.gate.clear()
         async with ingestor_process({**c.settings, "drain_seconds": 3600}) as process:
             await c.suite.queued("r1", 0, 100)

@@ -22,7 +22,6 @@ from dexorder_common.lake.rewrite import replace_rows
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.history import HistoryRequest, PageResult
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
@@ -30,11 +29,31 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from dexorder_spark.pipeline.decode import FINAL_KIND, PAGE_KIND, decode_record
 from dexorder_spark.records.reporter import FinalReport, to_request
 from dexorder_spark.tables.ohlc import CANDLES
-from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
+from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_ingestor, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
 from tests.unit.services.relay.harness import Suite, suite
 
 LONGEST_SECONDS = 60.0
+
+
+@dataclass
+class Chain:
+    """A relay, a gateway and an exchange; the test starts ingestors."""
+
+    suite: Suite
+    gateway: FakeGateway
+    sim: Sim
+    settings: dict[str, Any]
+
+    @asynccontextmanager
+    async def ingestor(self, **settings: Any) -> AsyncIterator[asyncio.Task[None]]:
+        """Run an ingestor until the block ends."""
+        async with running_ingestor({**self.settings, **settings}) as (_, task):
+            yield task
+
+    def pages(self) -> list[TimeRange]:
+        """Return the spans of all pages of all dispatches, in time order."""
+        return sorted(r.control.span for r in self.gateway.records if r not in self.gateway.finals)
 
 
 @dataclass
@@ -68,14 +87,6 @@ def by_open(rows: pa.Table) -> dict[int, list[float]]:
     opens = rows.column("open_time").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
     values = [rows.column(name).to_pylist() for name in ("open", "high", "low", "close", "volume")]
     return {micros * 1_000: list(row) for micros, *row in zip(opens, *values, strict=True)}
-
-
-async def truth(sim: Sim, span: TimeRange, symbol: str, interval: str, period_seconds: int) -> dict[int, list[float]]:
-    """The exchange's own candles of a span; faults must be off."""
-    found: dict[int, list[float]] = {}
-    for part in split_by_periods(span, period_seconds, 1_000):
-        found |= await sim.truth(part, symbol, interval)
-    return found
 
 
 class Landing:
@@ -156,33 +167,29 @@ def _final(control: dict[str, Any]) -> FinalReport:
 
 
 @asynccontextmanager
-async def whole(
+async def chain(
     folder: Path,
     *,
-    sim: dict[str, Any],
+    sim: dict[str, Any] | None = None,
     relay: dict[str, Any] | None = None,
     venue: dict[str, Any] | None = None,
     url: str = "",
-    upsert: bool = False,
     **ingestor: Any,
-) -> AsyncIterator[Whole]:
-    """The chain while the block runs.
+) -> AsyncIterator[Chain]:
+    """A relay, a gateway and an exchange while the block runs; no ingestor.
 
     Args:
         sim: Settings of the simulated exchange.
-        relay: Settings of the relay.
+        relay: Settings of the relay; by default, its leases last longer than a test.
         venue: More about the venue in the exchanges file.
         url: Of another exchange that is asked instead.
-        upsert: Rows of candles that are fetched again replace the earlier ones.
-        ingestor: Settings of the ingestor.
+        ingestor: Settings of the ingestors.
     """
     gateway = FakeGateway()
     async with (
-        running_sim(**sim) as exchange,
+        running_sim(**(sim or {})) as exchange,
         grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
-        suite(folder, lease_seconds=3600, **relay or {}) as made,
-        AsyncClient(made.running.address) as client,
-        asyncio.TaskGroup() as group,
+        suite(folder, **{"lease_seconds": 3600, **(relay or {})}) as made,
     ):
         settings = {
             **FAST,
@@ -194,11 +201,28 @@ async def whole(
             "page_candles": 100,
             **ingestor,
         }
-        stop, landing = asyncio.Event(), Landing(made, gateway, upsert=upsert)
-        working = group.create_task(work(IngestorSettings(**settings), stop))
+        yield Chain(made, gateway, exchange, settings)
+        gateway.gate.set()
+
+
+@asynccontextmanager
+async def whole(folder: Path, *, upsert: bool = False, **settings: Any) -> AsyncIterator[Whole]:
+    """The chain with an ingestor and Spark's part while the block runs.
+
+    Args:
+        upsert: Rows of candles that are fetched again replace the earlier ones.
+        settings: See `chain`.
+    """
+    async with (
+        chain(folder, **settings) as there,
+        AsyncClient(there.suite.running.address) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        stop, landing = asyncio.Event(), Landing(there.suite, there.gateway, upsert=upsert)
+        working = group.create_task(work(IngestorSettings(**there.settings), stop))
         spark = group.create_task(landing.run())
         try:
-            yield Whole(made, gateway, exchange, client, landing.tickers)
+            yield Whole(there.suite, there.gateway, there.sim, client, landing.tickers)
         finally:
             stop.set()
             with suppress(asyncio.CancelledError):

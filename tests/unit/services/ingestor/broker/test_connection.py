@@ -51,6 +51,13 @@ class Stage:
     def end(self, job_id: str, *, success: bool = True, message: str = "") -> None:
         self.ends[job_id].set_result(DispatchEnd(job_id, success=success, message=message))
 
+    async def begin(self, job_id: str) -> bytes:
+        """Send a dispatch for the next offer, and wait until it runs; return the worker's identity."""
+        ((identity, _),) = await self.broker.offers(1)
+        await self.broker.send(identity, dispatch(job_id, SPAN))
+        assert await self.started.get() == job_id
+        return identity
+
     async def restart_broker(self) -> None:
         self.broker.close()
         self.broker = await FakeBroker.at(self.context, self.broker.address)
@@ -78,6 +85,13 @@ async def staged(slots: int = 2, **settings: Any) -> AsyncIterator[Stage]:
             stage.broker.close()
 
 
+def closed_address(context: zmq.asyncio.Context) -> str:
+    """Return the address of a broker that is not there."""
+    broker = FakeBroker(context)
+    broker.close()
+    return broker.address
+
+
 async def test_one_offer_a_free_slot_each_for_one_exchange() -> None:
     async with staged(slots=3) as stage:
         offers = await stage.broker.offers(3)
@@ -87,9 +101,7 @@ async def test_one_offer_a_free_slot_each_for_one_exchange() -> None:
 
 async def test_completion_comes_before_the_slot_is_offered_again() -> None:
     async with staged(slots=1) as stage:
-        ((identity, _),) = await stage.broker.offers(1)
-        await stage.broker.send(identity, dispatch("j1", SPAN))
-        await stage.started.get()
+        await stage.begin("j1")
         stage.end("j1", success=False, message="no gateway")
         _, complete = await stage.broker.wait_for(pb.WorkComplete)
         assert (complete.job_id, complete.success, complete.error_message) == ("j1", False, "no gateway")
@@ -122,9 +134,7 @@ async def test_after_a_loss_a_new_identity_says_everything_again() -> None:
 
 async def test_job_that_ends_while_the_broker_is_away_is_completed_afterwards() -> None:
     async with staged(slots=1) as stage:
-        ((identity, _),) = await stage.broker.offers(1)
-        await stage.broker.send(identity, dispatch("j1", SPAN))
-        await stage.started.get()
+        await stage.begin("j1")
         address = stage.broker.address
         stage.broker.close()
         await stage.lost.wait()
@@ -137,9 +147,7 @@ async def test_job_that_ends_while_the_broker_is_away_is_completed_afterwards() 
 
 async def test_worker_that_starts_first_waits_for_the_broker() -> None:
     with zmq.asyncio.Context() as context:
-        broker = FakeBroker(context)
-        address = broker.address
-        broker.close()
+        address = closed_address(context)
         async with staged(broker=address) as stage:
             late = await FakeBroker.at(context, address)
             assert len(await late.offers(2)) == 2
@@ -192,10 +200,8 @@ async def test_garbage_and_stops_do_no_harm() -> None:
 
 async def test_fault_of_a_job_hands_it_back_and_leaves_the_others_alone() -> None:
     async with staged(slots=2) as stage:
-        offers = await stage.broker.offers(2)
-        for (identity, _), job_id in zip(offers, ("j1", "j2"), strict=True):
-            await stage.broker.send(identity, dispatch(job_id, SPAN))
-            await stage.started.get()
+        for job_id in ("j1", "j2"):
+            await stage.begin(job_id)
         stage.ends["j1"].set_exception(RuntimeError("a bug"))
         _, complete = await stage.broker.wait_for(pb.WorkComplete, "j1")
         assert (complete.success, complete.error_message) == (False, "internal error: RuntimeError")
@@ -206,8 +212,5 @@ async def test_fault_of_a_job_hands_it_back_and_leaves_the_others_alone() -> Non
 
 async def test_stop_without_a_broker_ends() -> None:
     with zmq.asyncio.Context() as context:
-        broker = FakeBroker(context)
-        address = broker.address
-        broker.close()
-        async with staged(broker=address) as stage:
+        async with staged(broker=closed_address(context)) as stage:
             stage.stop.set()

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from dexorder_common.exchanges import Exchange, override_urls
 from dexorder_ingestor.exchange.instruments import keep_main_markets, list_instruments, main_markets, refusal
+from tests.fakes.exchange import answering
 
 
 def pair(altname: str, base: str, quote: str, *, status: str = "online") -> dict[str, Any]:
@@ -70,20 +71,13 @@ class Kraken:
 @asynccontextmanager
 async def kraken() -> AsyncIterator[tuple[Any, Kraken]]:
     server = Kraken()
-    app = web.Application()
-    app.router.add_get("/{path:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
     client = ccxt.kraken({"enableRateLimit": False})
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        there = Exchange(ccxt="kraken", rest_url=f"http://{host}:{port}")
-        client.urls["api"] = override_urls(client.urls["api"], there)
-        yield client, server
-    finally:
-        await client.close()
-        await runner.cleanup()
+    async with answering(server.answer) as url:
+        client.urls["api"] = override_urls(client.urls["api"], Exchange(ccxt="kraken", rest_url=url))
+        try:
+            yield client, server
+        finally:
+            await client.close()
 
 
 async def test_dark_pool_twin_is_never_the_market_that_is_asked() -> None:

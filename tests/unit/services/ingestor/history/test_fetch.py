@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series
@@ -14,51 +13,28 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import count_periods, open_times
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage
-from dexorder_ingestor.metrics import IngestorMetrics
-from tests.unit.services.ingestor.conftest import FAST, minutes
+from tests.unit.services.ingestor.conftest import minutes
+from tests.unit.services.ingestor.history.one_venue import OneVenue
 from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
 
 Answer = Callable[[TimeRange, Collection[int]], list[Candle]]
 NEXT_DAY_NS = minutes(1440, 0).start_ns
 
 
-class Exchange:
-    """Venue and session in one, with answers of a function; the clock moves only by sleeping."""
+class Exchange(OneVenue):
+    """An exchange with answers of a function."""
 
-    name = "SIM"
     limits = CallLimits(100, wide=True)
     dialect = Dialect("sim", CandleFacts(100, wide=True))
 
-    def __init__(self, answer: Answer, *, now_ns: int, settings: dict[str, Any]) -> None:
+    def __init__(self, answer: Answer, *, now_ns: int, **settings: Any) -> None:
+        super().__init__(warm(), now_ns=now_ns, **settings)
         self.answer = answer
-        self.clock_ns = now_ns
-        self.settings = IngestorSettings(**{**FAST, "closing_lag_seconds": 0, **settings})
-        self.metrics = IngestorMetrics(CollectorRegistry())
-        self.agreement = warm()
-        self.absences = KnownAbsences()
         self.asked: list[TimeRange] = []
-
-    async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
-        return "1m"
-
-    def renew_connection(self) -> None:
-        return
-
-    def limits_of(self, symbol: str) -> CallLimits:
-        return self.limits
-
-    async def sleep(self, seconds: float) -> None:
-        self.clock_ns += round(seconds * SECOND_NS)
-
-    async def now_ns(self, about_ns: int = 0) -> int:
-        return self.clock_ns
 
     async def candles(
         self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
@@ -70,15 +46,8 @@ class Exchange:
 async def fetch(
     answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
 ) -> tuple[list[CandlePage], list[Missing]]:
-    exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
-    job = Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), minutes(0, 300), limit=limit)
-    pages: list[CandlePage] = []
-
-    async def put(page: CandlePage) -> None:
-        pages.append(page)
-
-    missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
-    return pages, missing
+    exchange = Exchange(answer, now_ns=now_ns, **{"page_candles": 98, **settings})
+    return await exchange.fetch(Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), minutes(0, 300), limit=limit))
 
 
 def all_but(*numbers: int) -> Answer:

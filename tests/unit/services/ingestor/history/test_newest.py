@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,6 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.newest import Newest
 from dexorder_ingestor.history.paging import CandlePage
 from tests.unit.services.ingestor.conftest import minutes
@@ -71,7 +70,7 @@ class Late(Exchange):
         self.behind_ns = int(behind_s * SECOND_NS)
         self.is_open = is_open
         self.absent = opens(*absent)
-        super().__init__(self.answer_late, now_ns=END_NS + 2 * SECOND_NS, settings=kept)
+        super().__init__(self.answer_late, now_ns=END_NS + 2 * SECOND_NS, **kept)
 
     def answer_late(self, window: TimeRange, skip: Collection[int]) -> list[Candle]:
         found, view_ns = [], self.clock_ns - self.behind_ns
@@ -86,13 +85,7 @@ class Late(Exchange):
 
 async def fetch(exchange: Late) -> tuple[list[int], list[TimeRange], list[TimeRange]]:
     """Return the numbers of the candles, the empty ranges and the missing ones of a job up to now."""
-    pages: list[CandlePage] = []
-
-    async def put(page: CandlePage) -> None:
-        pages.append(page)
-
-    job = Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), minutes(0, 30))
-    missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
+    pages, missing = await exchange.fetch(Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), minutes(0, 30)))
     assert all(c == candle(c.open_ns) for page in pages for c in page.candles)
     first_ns = opens(0)[0]
     numbers = [(c.open_ns - first_ns) // (60 * SECOND_NS) for page in pages for c in page.candles]

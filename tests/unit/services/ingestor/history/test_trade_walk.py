@@ -6,12 +6,11 @@ import random
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series
@@ -20,22 +19,19 @@ from dexorder_common.model.periods import floor_to_grid, open_times
 from dexorder_common.model.proof import ProofKind
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects.kraken import DIALECT, read_trades
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.trades import TradeRow
-from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage
-from dexorder_ingestor.metrics import IngestorMetrics
-from tests.unit.services.ingestor.conftest import FAST, minutes
+from tests.unit.services.ingestor.conftest import minutes
+from tests.unit.services.ingestor.history.one_venue import OneVenue
 
 DAY = 1_440
 START_S = minutes(0, 0).start_ns // SECOND_NS
-METRICS = IngestorMetrics(CollectorRegistry())
 Rows = list[list[Any]]
 
 
@@ -45,39 +41,21 @@ def market(times_s: Collection[float], *, first_id: int = 1, numbered: bool = Tr
     return [[*row, first_id + n] for n, row in enumerate(rows)] if numbered else rows
 
 
-class Kraken:
-    """Venue and session in one, before an exchange with these trades; the clock moves by calls and by sleeping."""
+class Kraken(OneVenue):
+    """An exchange with these trades; the clock moves by calls and by sleeping."""
 
-    name = "SIM"
     dialect = replace(DIALECT, candles=replace(DIALECT.candles, limit=240))
     limits = dialect.candles.limits
     offered = (60,)
 
     def __init__(self, rows: Rows, *, now_ns: int, page: int = 1_000) -> None:
+        super().__init__(Agreement(), now_ns=now_ns, hole_spacing_seconds=0.2)
         self.rows = rows
-        self.clock_ns = now_ns
         self.page = page
         self.calls = 0
         self.absent: tuple[float, float, int] = (0, 0, 0)
         """Trades of these seconds are absent until this time."""
         self.late_ns = 0
-        self.settings = IngestorSettings(**{**FAST, "hole_spacing_seconds": 0.2, "closing_lag_seconds": 0})
-        self.metrics = METRICS
-
-    async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
-        return "1m"
-
-    def renew_connection(self) -> None:
-        return
-
-    def limits_of(self, symbol: str) -> Any:
-        return self.limits
-
-    async def sleep(self, seconds: float) -> None:
-        self.clock_ns += round(seconds * SECOND_NS)
-
-    async def now_ns(self, about_ns: int = 0) -> int:
-        return self.clock_ns
 
     def answer(self, query: PagerQuery) -> list[TradeRow]:
         self.calls += 1
@@ -117,13 +95,8 @@ class Kraken:
 
 
 async def fetch(exchange: Kraken, periods: int, limit: int = 0) -> tuple[list[CandlePage], list[Missing]]:
-    pages: list[CandlePage] = []
-
-    async def put(page: CandlePage) -> None:
-        pages.append(page)
-
     job = Dispatch("j1", "r1", Series("BTC/USD.SIM", 60), minutes(0, periods), limit=limit)
-    missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), Agreement()).run(put)
+    pages, missing = await exchange.fetch(job)
     parts = sorted([*(page.span for page in pages), *(m.span for m in missing)])
     assert limit or merge(parts) == [minutes(0, periods)]
     assert all(a.end_ns <= b.start_ns for a, b in pairwise(parts))

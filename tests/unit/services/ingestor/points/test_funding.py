@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,15 +14,13 @@ from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_exchange_sim.instruments import Funding
-from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects.binance import DIALECT
 from dexorder_ingestor.points.fetch import SettledPoint, sources
 from dexorder_ingestor.points.funding import FundingSource, read_answer
-from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import funding_pb2
-from tests.unit.services.ingestor.conftest import NOW_NS, World, exchanges_file, running_neighbours, running_sim
+from tests.unit.services.ingestor.conftest import NOW_NS, World, exchanges_file, running_sim, running_world
 
 DAY = 86_400
 START = 1_690_848_000
@@ -45,14 +42,8 @@ async def world(folder: Path, ccxt: str, *faults: dict[str, Any], now_ns: int = 
     async with running_sim(funding={"BTCUSDT": CHANGES, "ETHUSDT": CHANGES}, now_ns=now_ns) as sim:
         await sim.faults(*faults)
         exchanges = exchanges_file(folder, sim.url, ccxt=ccxt, options={"fetchMarkets": {"types": ["linear"]}})
-        async with running_neighbours(folder, exchanges) as there:
-            stop = asyncio.Event()
-            ingestor = asyncio.create_task(work(IngestorSettings(**there.settings), stop))
-            try:
-                yield World(there.broker, there.gateway, there.relay, there.context, there.settings, stop, ingestor)
-            finally:
-                stop.set()
-                await ingestor
+        async with running_world(folder, exchanges) as there:
+            yield there
 
 
 async def fetched(world: World, span: TimeRange, ticker: str = TICKER) -> tuple[pb.DataResponse, dict[int, float]]:

@@ -13,12 +13,10 @@ from unittest.mock import patch
 from dexorder_common.model.page import Kind
 from dexorder_common.model.periods import ceil_to_grid, open_times
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.realtime import job
-from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_file, running_neighbours, running_sim
+from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_file, running_sim, running_world
 from tests.unit.services.ingestor.fakes import Record
 
 SECOND_NS = 1_000_000_000
@@ -88,7 +86,7 @@ class LiveWorld:
     async def until_subscribed(self, *, to_any: bool) -> None:
         """Wait until the exchange's sockets have subscriptions, or none."""
         async with asyncio.timeout(60):
-            while to_any != any(each["subscriptions"] for each in await self._get("/sim/sockets")):  # noqa: ASYNC110
+            while to_any != any(each["subscriptions"] for each in await self.sim.get("/sim/sockets")):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async def until_seen(self, kinds: Iterable[str]) -> None:
@@ -106,7 +104,7 @@ class LiveWorld:
             "endTime": span.start_ns // 1_000_000 + 60_000,
         }
         while True:
-            rows = await self._get("/api/v3/aggTrades", symbol=self.market_id, limit=1000, **query)
+            rows = await self.sim.get("/api/v3/aggTrades", symbol=self.market_id, limit=1000, **query)
             for row in rows:
                 if span.start_ns <= row["T"] * 1_000_000 < span.end_ns:
                     found[str(row["a"])] = (row["T"], float(row["p"]), float(row["q"]))
@@ -118,7 +116,7 @@ class LiveWorld:
         found: dict[str, tuple[int, float, float]] = {}
         since = span.start_ns - 1
         while True:
-            answer = await self._get("/0/public/Trades", pair=self.market_id, since=str(since))
+            answer = await self.sim.get("/0/public/Trades", pair=self.market_id, since=str(since))
             rows = answer["result"][self.market_id]
             for price, amount, time_s, *_, trade_id in rows:
                 time_us = round(time_s * 1_000_000)
@@ -139,10 +137,6 @@ class LiveWorld:
         opens = range(end_ns - 599 * MINUTE_NS, end_ns, MINUTE_NS)
         return next(t for t in opens if t not in traded and t - MINUTE_NS in traded)
 
-    async def _get(self, path: str, **query: Any) -> Any:
-        async with self.sim.http.get(self.sim.url + path, params=query) as answer:
-            return await answer.json()
-
 
 @asynccontextmanager
 async def live_world(
@@ -161,33 +155,11 @@ async def live_world(
     """
     settings = {"rpc_timeout_seconds": 60.0, "publish_timeout_seconds": 120.0, **settings}
     with patch.object(job, "_STOP_SECONDS", 60.0):
-        async with _world(folder, dialect, speed, since_ns, sim, market, settings) as live:
-            yield live
-
-
-@asynccontextmanager
-async def _world(
-    folder: Path,
-    dialect: str,
-    speed: float,
-    since_ns: int,
-    sim: dict[str, Any] | None,
-    market: tuple[str, str] | None,
-    settings: dict[str, Any],
-) -> AsyncIterator[LiveWorld]:
-    async with running_sim(speed=speed, **(sim or {})) as exchange:
-        path = exchanges_file(folder, exchange.url, ccxt=dialect, realtime=4, slots=1, rate_per_second=1000)
-        async with running_neighbours(folder, path) as there:
-            values = {**there.settings, "candle_check_seconds": 0.5, **settings}
-            stop = asyncio.Event()
-            ingestor = asyncio.create_task(work(IngestorSettings(**values), stop))
-            world = World(there.broker, there.gateway, there.relay, there.context, values, stop, ingestor)
-            world.relay.resume = resume_at(since_ns, 60, 300)
-            try:
+        async with running_sim(speed=speed, **(sim or {})) as exchange:
+            path = exchanges_file(folder, exchange.url, ccxt=dialect, realtime=4, slots=1, rate_per_second=1000)
+            async with running_world(folder, path, **{"candle_check_seconds": 0.5, **settings}) as world:
+                world.relay.resume = resume_at(since_ns, 60, 300)
                 yield LiveWorld(world, exchange, dialect, market or MARKETS[dialect])
-            finally:
-                stop.set()
-                await ingestor
 
 
 def resume_at(start_ns: int, *periods: int, last_trade_id: str | None = None) -> relay_pb.ResumeRealtimeResponse:

@@ -16,7 +16,7 @@ from dexorder_ingestor.exchange import live_sockets
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.trades import TradeSeries
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from tests.unit.services.ingestor.conftest import NOW_NS
+from tests.unit.services.ingestor.conftest import NOW_NS, until
 from tests.unit.services.ingestor.realtime.live_world import SECOND_NS, check_job, live_world, resume_at
 
 SINCE_NS = NOW_NS - 90 * SECOND_NS
@@ -99,9 +99,7 @@ async def test_candles_of_a_silent_market_close_without_a_trade(tmp_path: Path) 
         await live.sim.clock(now_ns=start_ns + 50 * SECOND_NS, speed=30)
         live.world.relay.resume = resume_at(start_ns, 60)
         await live.start("j1")
-        async with asyncio.timeout(60):
-            while not live.records("j1", Kind.PAGE, 60):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: bool(live.records("j1", Kind.PAGE, 60)))
         first = live.records("j1", Kind.PAGE, 60)[0]
         assert first.control.span.start_ns == start_ns
         assert first.control.empty[0].start_ns == start_ns
@@ -116,9 +114,7 @@ async def test_a_trade_with_wrong_values_is_found_by_the_exchanges_candle_and_am
         span = [start_ns, start_ns + 40 * SECOND_NS]
         await live.sim.faults({"kind": "edited", "path": "/api/v3/aggTrades", "span": span, "count": 2})
         await live.start("j1")
-        async with asyncio.timeout(60):
-            while not any(page.control.amends for page in live.records("j1", Kind.PAGE, 60)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: any(page.control.amends for page in live.records("j1", Kind.PAGE, 60)))
         assert (await live.stop("j1")).success
         truth = await live.true_candles(TimeRange(start_ns, start_ns + MINUTE_NS))
         pages = live.records("j1", Kind.PAGE, 60)
@@ -139,9 +135,7 @@ async def test_a_repair_is_tried_again_when_the_exchange_does_not_answer(tmp_pat
         down = {"kind": "http_502", "path": "/api/v3/aggTrades", "span": span, "after": 2, "count": 2}
         await live.sim.faults(down, edited)
         await live.start("j1")
-        async with asyncio.timeout(60):
-            while not any(page.control.amends for page in live.records("j1", Kind.PAGE, 60)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: any(page.control.amends for page in live.records("j1", Kind.PAGE, 60)))
         await live.until_seen(["http_502"])
         assert (await live.stop("j1")).success
         truth = await live.true_candles(TimeRange(start_ns, start_ns + MINUTE_NS))
@@ -176,12 +170,16 @@ async def test_shutdown_hands_the_job_back_with_everything_settled(tmp_path: Pat
         await check_job(live, "j1", SINCE_NS)
 
 
-async def test_an_exchange_without_numbers_loses_and_doubles_no_trade_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The simulated exchange as one of whose ids nothing is known: REST decides, with short queries of the newest."""
+@pytest.fixture
+def no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be known of the ids of the simulated exchange's trades."""
     dialect = replace(dialect_of("binance"), trades=TradeSeries(watch={"name": "aggTrade"}))
     monkeypatch.setattr("dexorder_ingestor.exchange.venue.dialect_of", lambda name, features: dialect)
+
+
+@pytest.mark.usefixtures("no_numbers")
+async def test_an_exchange_without_numbers_loses_and_doubles_no_trade_either(tmp_path: Path) -> None:
+    """REST decides, with short queries of the newest."""
     async with live_world(tmp_path, since_ns=SINCE_NS, speed=60, trade_poll_seconds=0.1) as live:
         await live.sim.faults({"kind": "hole", "path": "/api/v3/aggTrades", "every": 5})
         await live.start("j1")
@@ -192,11 +190,8 @@ async def test_an_exchange_without_numbers_loses_and_doubles_no_trade_either(
         await check_job(live, "j1", SINCE_NS)
 
 
-async def test_trades_that_the_exchange_no_longer_has_leave_a_hole_between_two_spans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dialect = replace(dialect_of("binance"), trades=TradeSeries(watch={"name": "aggTrade"}))
-    monkeypatch.setattr("dexorder_ingestor.exchange.venue.dialect_of", lambda name, features: dialect)
+@pytest.mark.usefixtures("no_numbers")
+async def test_trades_that_the_exchange_no_longer_has_leave_a_hole_between_two_spans(tmp_path: Path) -> None:
     # queries by time are answered with nothing: only the newest 1,000 trades, 250 s, are there
     async with live_world(tmp_path, since_ns=NOW_NS - 900 * SECOND_NS, speed=60, trade_poll_seconds=0.1) as live:
         long_ago = [NOW_NS - 10_000 * SECOND_NS, NOW_NS - 300 * SECOND_NS]

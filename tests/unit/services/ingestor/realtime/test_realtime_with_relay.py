@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +13,15 @@ from typing import Any
 from dexorder_common.model import datasets
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb
-from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
-from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
+from tests.unit.services.ingestor.conftest import until
+from tests.unit.services.ingestor.fakes import Record
 from tests.unit.services.ingestor.realtime.live_world import MARKETS, LiveWorld
-from tests.unit.services.relay.harness import Suite, suite
+from tests.unit.services.ingestor.whole import Chain, chain
 
 SECOND_NS = 1_000_000_000
 TICKER = "BTC/USDT.SIM"
@@ -35,24 +32,8 @@ APPLIED, REFUSED = operator_service_pb2.CONTROL_OUTCOME_APPLIED, operator_servic
 
 
 @dataclass
-class Chain:
-    """A relay, a gateway and an exchange; the test starts ingestors."""
-
-    suite: Suite
-    gateway: FakeGateway
-    sim: Sim
-    settings: dict[str, Any]
-
-    @asynccontextmanager
-    async def ingestor(self, name: str) -> AsyncIterator[asyncio.Task[None]]:
-        """Run an ingestor until the block ends."""
-        stop = asyncio.Event()
-        task = asyncio.create_task(work(IngestorSettings(**{**self.settings, "name": name}), stop))
-        try:
-            yield task
-        finally:
-            stop.set()
-            await task
+class LiveChain(Chain):
+    """Relay, gateway and exchange, with what realtime jobs need."""
 
     def records(self, kind: Kind) -> list[Record]:
         return [record for record in self.gateway.records if record.control.kind is kind]
@@ -80,40 +61,20 @@ class Chain:
 
 
 @asynccontextmanager
-async def chain(folder: Path, **relay: Any) -> AsyncIterator[Chain]:
-    gateway = FakeGateway()
-    async with (
-        running_sim(now_ns=None) as sim,
-        grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
-        suite(folder, **relay) as made,
-    ):
-        settings = {
-            **FAST,
-            "broker": made.running.broker_address,
-            "gateway": gateway_at,
-            "relay": made.running.address,
-            "exchanges": exchanges_file(folder, sim.url, slots=2, realtime=2, rate_per_second=1000),
-            "rate_limit_dir": folder / "budgets",
-            "drain_seconds": 2,
-        }
-        yield Chain(made, gateway, sim, settings)
-        gateway.gate.set()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - it happens behind gRPC
-            await asyncio.sleep(0.02)
+async def live_chain(folder: Path) -> AsyncIterator[LiveChain]:
+    venue = {"slots": 2, "realtime": 2, "rate_per_second": 1000}
+    async with chain(folder, sim={"now_ns": None}, venue=venue, drain_seconds=2) as there:
+        yield LiveChain(there.suite, there.gateway, there.sim, there.settings)
 
 
 async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole(tmp_path: Path) -> None:
     """An ingestor is stopped while trades go on; the next one begins where it ended."""
-    async with chain(tmp_path) as c:
+    async with live_chain(tmp_path) as c:
         since_ns = (time.time_ns() // SECOND_NS - 200) * SECOND_NS
         live = c.suite.relay.realtime.WatchMarketData(
             realtime_pb.WatchMarketDataRequest(tickers=[TICKER], include_trades=True, period_seconds=[60])
         )
-        async with c.ingestor("one"):
+        async with c.ingestor(name="one"):
             await c.subscribe(since_ns)
             await until(lambda: c.settled() > time.time_ns() - 3 * SECOND_NS)
             (job,) = await c.jobs()
@@ -122,7 +83,7 @@ async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole
                 while not (await live.read()).trades:
                     pass
         settled_ns = c.settled()
-        async with c.ingestor("two"):
+        async with c.ingestor(name="two"):
             await until(lambda: c.settled() > settled_ns + SECOND_NS)
             await c.suite.relay.realtime.StopRealtime(realtime_pb.StopRealtimeRequest(subscription_id="s1"))
             async with asyncio.timeout(20):
@@ -143,7 +104,7 @@ async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole
 
 
 async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
-    async with chain(tmp_path) as c, c.ingestor("one"):
+    async with live_chain(tmp_path) as c, c.ingestor(name="one"):
         request = history_pb.SnapshotTickersRequest(request_id="t1", exchange="SIM")
         answer = await c.suite.relay.history.SnapshotTickers(request)
         assert answer.status == ingest.SubmitResponse.QUEUED
@@ -162,7 +123,7 @@ async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
 
 
 async def test_instructions_have_their_effect_before_they_are_answered(tmp_path: Path) -> None:
-    async with chain(tmp_path) as c, c.ingestor("one") as process:
+    async with live_chain(tmp_path) as c, c.ingestor(name="one") as process:
         async with asyncio.timeout(20):
             while True:
                 request = operator_service_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=HEARTBEAT))

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from dexorder_common.model.times import SECOND_NS
+from tests.fakes.exchange import answering
 from tests.unit.services.ingestor.conftest import minutes
 
 Query = Mapping[str, str]
@@ -307,13 +308,5 @@ class Desk:
 @asynccontextmanager
 async def desk(path: str, answers: Mapping[str, Body | Callable[[Query], Body]]) -> AsyncIterator[Desk]:
     made = Desk(path, dict(answers))
-    app = web.Application()
-    app.router.add_get("/{any:.*}", made.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with answering(made.answer) as made.url:
         yield made
-    finally:
-        await runner.cleanup()

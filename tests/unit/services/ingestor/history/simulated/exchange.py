@@ -1,4 +1,4 @@
-"""An exchange that lies, as `Fetcher` sees it: venue and session in one, without sockets, with a log of its faults.
+"""An exchange that lies, as a job sees it: venue and session in one, without sockets, with a log of its faults.
 
 Lies keep the promise of `Session.candles`: valid candles inside the window, in time order. Faults that one answer shows
 by itself are caught before; these are the lies that only other answers can show.
@@ -10,28 +10,21 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Collection
 
-from prometheus_client import CollectorRegistry
-
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes
-from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect
+from dexorder_ingestor.exchange.dialect import CandleFacts, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.metrics import IngestorMetrics
-from tests.unit.services.ingestor.conftest import FAST
+from tests.unit.services.ingestor.history.one_venue import OneVenue
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
 
 Rows = list[Candle]
 CALL_NS = SECOND_NS // 10
 """Time of a call in worlds where time matters."""
 FAILURE = "no sound answer, says the test"
-_METRICS = IngestorMetrics(CollectorRegistry())
-_SETTINGS = IngestorSettings(**FAST)
 
 
 def _hole(rows: Rows, other: Rows, dice: random.Random) -> Rows:
@@ -64,7 +57,7 @@ class Killed(BaseException):
     """Death of the ingestor; nothing of it survives."""
 
 
-class Exchange:
+class Exchange(OneVenue):
     """Exchange of a world; the clock moves only by sleeping.
 
     Attributes:
@@ -75,20 +68,15 @@ class Exchange:
         on_call: Called at each query; may raise Killed.
     """
 
-    name = "SIM"
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.limits = world.call
-        self.settings = _SETTINGS.model_copy(
-            update={
-                "page_candles": world.page,
-                "closing_lag_seconds": 0.0,
-                "hole_spacing_seconds": 0.2 if world.untruth else 0.0,
-            }
+        super().__init__(
+            Agreement(),
+            now_ns=world.closed_end_ns + SECOND_NS // 2,
+            page_candles=world.page,
+            hole_spacing_seconds=0.2 if world.untruth else 0.0,
         )
-        self.metrics = _METRICS
-        self.agreement = Agreement()
         self.agreement.incomplete.note(true=world.good_answers)
         self.agreement.foreign.note(true=world.good_answers)
         self.calls = self.lies = self.failed = 0
@@ -99,20 +87,15 @@ class Exchange:
         self.dialect = Dialect("sim", facts)
         self.offered = (world.period_seconds, *world.cells)
         self.shapes = AnswerShapes()
-        self.absences = KnownAbsences()
         self._connection = 0
         self._kinds = world.kinds or tuple(LIES)
-        self._clock_ns = world.closed_end_ns + SECOND_NS // 2
-        self._began_ns = self._clock_ns
+        self._began_ns = self.clock_ns
         self._coarse: dict[tuple[str, int], tuple[list[int], Rows]] = {}
         self._impossible = {world.open_ns(number) for number in world.impossible}
         self._rows = {"asked": list(world.market.values()), "other": list(world.other.values())}
         self._opens = {symbol: [c.open_ns for c in rows] for symbol, rows in self._rows.items()}
 
     # ---- what a venue has
-
-    def limits_of(self, symbol: str) -> CallLimits:
-        return self.limits
 
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)
@@ -121,13 +104,7 @@ class Exchange:
     def renew_connection(self) -> None:
         self._connection += 1
 
-    async def sleep(self, seconds: float) -> None:
-        self._clock_ns += round(seconds * SECOND_NS)
-
     # ---- what a session has
-
-    async def now_ns(self, about_ns: int = 0) -> int:
-        return self._clock_ns
 
     async def candles(
         self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
@@ -136,7 +113,7 @@ class Exchange:
         assert self.limits.wide or count_periods(window, period_seconds) <= self.limits.candles, str(window)
         self.on_call()
         self.calls += 1
-        self._clock_ns += CALL_NS if self.world.untruth else 1
+        self.clock_ns += CALL_NS if self.world.untruth else 1
         if self._dice.random() < self.world.failures:
             self.failed += 1
             self._note(window, "fails")
@@ -145,7 +122,7 @@ class Exchange:
         if self._impossible:
             self._refuse_impossible(honest, window, skip)
             honest = [c for c in honest if c.open_ns not in skip]
-        return self._perhaps_a_lie(honest, window, period_seconds), self._clock_ns
+        return self._perhaps_a_lie(honest, window, period_seconds), self.clock_ns
 
     def number(self, open_ns: int) -> int:
         """Return the number of the period of a time."""
@@ -182,9 +159,9 @@ class Exchange:
         coarse = period_seconds != self.world.period_seconds
         behind_ns = self._behind_ns()
         if behind_ns:
-            rows = _as_of(rows, self._clock_ns - behind_ns, self.world.period_seconds)
+            rows = _as_of(rows, self.clock_ns - behind_ns, self.world.period_seconds)
         if self.world.untruth and (lag_ns := self.world.untruth.lag_s * SECOND_NS):
-            late_ns = self._clock_ns - lag_ns - self.world.period_seconds * SECOND_NS
+            late_ns = self.clock_ns - lag_ns - self.world.period_seconds * SECOND_NS
             rows = [c for c in rows if c.open_ns <= late_ns]
         elif not coarse and not behind_ns:
             return self._opens[whose], rows
@@ -210,7 +187,7 @@ class Exchange:
         if untruth.share < 1 and self._dice.random() >= untruth.share:
             return None
         began_ns = self._began_ns + untruth.calls * CALL_NS
-        lasts = began_ns <= self._clock_ns < began_ns + untruth.lasts_s * SECOND_NS
+        lasts = began_ns <= self.clock_ns < began_ns + untruth.lasts_s * SECOND_NS
         hidden = TimeRange(self.world.open_ns(untruth.first), self.world.open_ns(untruth.first + untruth.count))
         return hidden if lasts else None
 

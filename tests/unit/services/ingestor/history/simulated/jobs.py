@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -17,7 +17,6 @@ from dexorder_common.model.proof import provisional_ranges
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.agreement import Agreement
-from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage, page_periods
 from dexorder_relay.state.provisional import MANY_RANGES
@@ -292,7 +291,7 @@ def check_table(table: Table) -> None:
 
 async def _run(job: Dispatch, exchange: Exchange, put: Any) -> list[Missing]:
     with capture_logs():  # what goes wrong is in the exchange's own log
-        return await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
+        return await exchange.run(job, put)
 
 
 def _opens(ranges: Iterable[TimeRange], period_seconds: int) -> set[int]:
