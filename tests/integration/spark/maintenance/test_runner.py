@@ -366,7 +366,7 @@ def test_the_thread_waits_for_a_quiet_moment_but_not_for_ever(parts: Parts, monk
 
     monkeypatch.setattr(procedures, "run", work)
     quick = MaintenanceSettings(small_files=4, interval_seconds=0.01, quiet_seconds=3_600, max_wait_seconds=0.05)
-    for settings in (quick, quick.model_copy(update={"quiet_seconds": 0.0, "patience_seconds": 3_600.0})):
+    for settings in (quick, quick.model_copy(update={"quiet_seconds": 0.0, "max_wait_seconds": 3_600.0})):
         worked.clear()
         impatient = Parts(parts.catalog, settings)
         impatient.runner.attach(Session())  # type: ignore[arg-type]
