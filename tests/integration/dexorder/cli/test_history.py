@@ -5,26 +5,26 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from dexorder.cli.app import app
 from dexorder.cli.rows import sinks
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER, Warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended
+from tests.rig.command import dexorder
 
 ASKED = ["history", TICKER, "1h", "--since", "2024-01-01", "--until", "2024-01-02T06:00"]
 
 
-def run(*more: str) -> Result:
-    return CliRunner().invoke(app, [*ASKED, *more])
+run = partial(dexorder, *ASKED)
 
 
 def run_many(file: str, *more: str) -> Result:
-    return CliRunner().invoke(app, ["history", "--file", file, *ASKED[2:], *more])
+    return dexorder("history", "--file", file, *ASKED[2:], *more)
 
 
 def test_rows_and_the_notification_are_printed(fake: FakeRelay) -> None:
@@ -77,12 +77,12 @@ def test_refresh_is_requested_and_resumed_as_a_refresh(fake: FakeRelay) -> None:
     fake.stuck = True
     assert run("--refresh", "--timeout", "0.2").exit_code == 1
     fake.stuck = False
-    result = CliRunner().invoke(app, ["history", "--resume"])
+    result = dexorder("history", "--resume")
     assert result.exit_code == 0, result.stderr
     first, again = fake.asked
     assert first == again and first.request.ticker == TICKER and len(fake.submitted) == 1
     assert run("--refresh", "--limit", "3").exit_code == 2
-    assert CliRunner().invoke(app, ["history", "--resume", "--refresh"]).exit_code == 2
+    assert dexorder("history", "--resume", "--refresh").exit_code == 2
 
 
 def test_incomplete_rows_are_not_printed(fake: FakeRelay, tmp_dir: Path) -> None:
@@ -202,12 +202,12 @@ def test_ctrl_c_leaves_the_request_and_resume_follows_it(fake: FakeRelay, tmp_di
     assert not fake.cancelled and not (tmp_dir / "rows.csv").exists()
     fake.stuck = False
     os.chdir("/")  # the file still goes where it was meant to
-    result = CliRunner().invoke(app, ["history", "--resume"])
+    result = dexorder("history", "--resume")
     assert result.exit_code == 0, result.stderr
     assert "HISTORY_READY:mine OK: 30 rows" in result.stdout and "27 more" in result.stdout
     assert len((tmp_dir / "rows.csv").read_text().splitlines()) == HOURS + 1
     assert [r.request_id for r in fake.submitted] == ["mine"]
-    again = CliRunner().invoke(app, ["history", "--resume"])
+    again = dexorder("history", "--resume")
     assert again.exit_code == 1 and again.stderr == "dexorder: no unfinished run is recorded\n"
 
 
@@ -217,7 +217,7 @@ def test_run_is_recorded_while_something_is_left_to_do(fake: FakeRelay, tmp_dir:
     assert result.exit_code == 1
     assert f"continue with: dexorder history --resume --state {tmp_dir / 'run.json'}" in result.stderr
     fake.stuck = False
-    assert CliRunner().invoke(app, ["history", "--resume", "--state", "run.json"]).exit_code == 0
+    assert dexorder("history", "--resume", "--state", "run.json").exit_code == 0
     assert [r.request_id for r in fake.submitted] == ["mine"] and not (tmp_dir / "run.json").exists()
     fake.refuse = "no such symbol"
     assert run("--state", "run.json").exit_code == 2
@@ -235,7 +235,7 @@ def test_full_disk_is_one_sentence_and_the_run_can_be_continued(
         result = run("--out", "rows.csv", "--request-id", "mine")
     assert result.exit_code == 1 and "can't write: [Errno 28] No space left" in result.stderr
     assert "dexorder history --resume mine" in result.stderr and not list(tmp_dir.iterdir())
-    assert CliRunner().invoke(app, ["history", "--resume", "mine"]).exit_code == 0
+    assert dexorder("history", "--resume", "mine").exit_code == 0
     assert (tmp_dir / "rows.csv").exists()
 
 
@@ -260,7 +260,7 @@ def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_di
     ],
 )
 def test_contradicting_or_missing_arguments(fake: FakeRelay, tmp_dir: Path, arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["history", *arguments])
+    result = dexorder("history", *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert not fake.submitted

@@ -8,20 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dexorder.cli.app import app
 from dexorder_udf.host import UdfHost
 from dexorder_udf.points import Point
 from dexorder_udf.spec import UdfSpec
 from tests.paths import ROOT
+from tests.rig.command import dexorder
 
 ROWS = "".join(json.dumps({"time": n, "ticker": "A", "close": float(n), "value": float(n)}) + "\n" for n in range(8))
 AGENT = f"{sys.executable} {ROOT / 'tests' / 'peers' / 'udf_agent.py'}"
 
 
 def run(*arguments: str, text: str = ROWS) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["udf", *arguments], input=text)
+    result = dexorder("udf", *arguments, stdin=text)
     return result.exit_code, result.stdout, result.stderr
 
 

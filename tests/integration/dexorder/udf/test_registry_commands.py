@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
-from dexorder.cli.app import app
 from dexorder_common.clock import SystemClock
 from dexorder_relay.server import relay
 from dexorder_spark.config import SparkSettings
@@ -22,6 +20,7 @@ from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.udf.programs import Declared
 from dexorder_spark.udf.stages import UdfStages
 from tests.fakes.source_server import FakeSource, RunningSource
+from tests.rig.command import dexorder
 from tests.unit.services.relay.harness import catalog_settings, make_tables, settings
 from tests.unit.spark.udf.rig import definition
 
@@ -36,7 +35,7 @@ class Command:
 
     async def __call__(self, *words: str) -> tuple[int, str, str]:
         arguments = ["udf", *words, "--relay", self._address]
-        result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        result = await asyncio.to_thread(dexorder, *arguments)
         return result.exit_code, result.stdout, result.stderr
 
     async def listed(self) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from dexorder.cli.app import app
 from dexorder.cli.terminal import output
@@ -23,6 +22,7 @@ from dexorder.cli.terminal.reporting import wants_json
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
 from tests.fakes.relay_server import FakeRelay
+from tests.rig.command import dexorder
 
 ROOT_COMMAND: Any = get_command(app)
 SHORT = {
@@ -41,6 +41,8 @@ SHORT = {
 }
 """Long forms of the short options; -n is the number of whatever a command counts."""
 NUMBERS = {"--limit", "--count", "--top"}
+USAGE, SENTENCE = "usage", "sentence"
+"""Forms of a refusal on stderr: the usage with the reason below it, or the reason alone in one line."""
 
 
 def commands(command: Any = ROOT_COMMAND, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -56,7 +58,7 @@ COMMANDS = dict(commands())
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, [*path, "--help"])
+    result = dexorder(*path, "--help")
     assert result.exit_code == 0
     _, heading, shown = result.stdout.rpartition("  Example:\n" if "  Example:\n" in result.stdout else "  Examples:\n")
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
@@ -114,18 +116,57 @@ def test_json_is_seen_among_any_arguments(arguments: list[str], expected: bool) 
 def test_an_error_is_a_line_on_stderr_and_json_where_it_was_asked_for(
     fake: FakeRelay, arguments: list[str], kind: str, code: int
 ) -> None:
-    result = CliRunner().invoke(app, arguments)
+    result = dexorder(*arguments)
     found = json.loads(result.stdout)["error"]
     assert (found["kind"], found["exit_code"], result.exit_code) == (kind, code, code)
     assert found["message"] in " ".join(result.stderr.split())
-    without = CliRunner().invoke(app, [each for each in arguments if each not in ("--json", "-j")])
+    without = dexorder(*(each for each in arguments if each not in ("--json", "-j")))
     assert (without.stdout, without.exit_code) == ("", code)
+
+
+@pytest.mark.parametrize(
+    ("form", "arguments", "says"),
+    [
+        (SENTENCE, "read BTCUSDT 1h", "ticker 'BTCUSDT'"),
+        (SENTENCE, f"read {TICKER} 7s", "period '7s' is not one of"),
+        (USAGE, f"read {TICKER} 1h --json --chart", "--chart can't be combined with --json"),
+        (SENTENCE, f"coverage {TICKER} 1h --since soon", "since 'soon'"),
+        (SENTENCE, f"coverage {TICKER} 1h --since 2024-01-02 --until 2024-01-01", "not after"),
+        (USAGE, f"coverage --why {TICKER} 1h", "--why and TIME go together"),
+        (USAGE, f"coverage --why {TICKER} 1h 2024-01-01 --detail", "--why and TIME go together"),
+        (USAGE, f"coverage --why {TICKER} 1h 2024-01-01 --since -1d", "--why and TIME go together"),
+        (USAGE, "requests list --state done", "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED"),
+        (SENTENCE, f"watch {TICKER} --period 1x", "'1x' is not one of"),
+        (USAGE, f"watch {TICKER} --count 1", "--count goes with --json"),
+        (USAGE, "events list --status lost", "--status: 'lost' is not a status"),
+        (SENTENCE, "events send alice ORDER_FILLED {", "payload is not JSON"),
+        (SENTENCE, "events send alice ORDER_FILLED []", "payload is a list; a dict or a payload message is accepted"),
+        (SENTENCE, "events send alice NOTHING", "event_type 'NOTHING' is not one of ORDER_PLACED"),
+        (
+            SENTENCE,
+            "events send alice 1 --priority high",
+            "priority 'HIGH' is not one of INFORMATIONAL, NORMAL, CRITICAL",
+        ),
+        (SENTENCE, "events send alice 1 --channel fax", "channel 'FAX' is not one of ACTIVE_SESSION"),
+        (
+            SENTENCE,
+            "events send alice 1 --channel email:later",
+            "--channel: 'email:later' is not a channel; use NAME or NAME:active",
+        ),
+    ],
+)
+def test_refused_arguments_are_one_sentence_or_the_usage(fake: FakeRelay, form: str, arguments: str, says: str) -> None:
+    result = dexorder(*arguments.split())
+    assert result.exit_code == 2 and says in " ".join(result.stderr.split()), result.stderr
+    assert (USAGE if result.stderr.startswith("Usage:") else SENTENCE) == form
+    assert form == USAGE or len(result.stderr.splitlines()) == 1
+    assert not fake.asked and not fake.submitted and not fake.subscriptions
 
 
 def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
     fake.ends.status = pb.RequestRecord().status.__class__(2)
     fake.ends.error_message = "gave up"
-    result = CliRunner().invoke(app, ["history", TICKER, "1h", "-s", "2024-01-01", "-u", "2024-01-02", "-j", "-q"])
+    result = dexorder("history", TICKER, "1h", "-s", "2024-01-01", "-u", "2024-01-02", "-j", "-q")
     assert (result.exit_code, json.loads(result.stdout)["error_message"]) == (1, "gave up")
     assert "ended ERROR: gave up" in result.stderr
 
@@ -144,7 +185,7 @@ def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
 )
 def test_a_misspelt_ticker_is_refused_with_similar_ones(fake: FakeRelay, words: list[str]) -> None:
     fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
-    result = CliRunner().invoke(app, words)
+    result = dexorder(*words)
     assert result.exit_code == 2 and f"'BCT/USDT.SIM' is not a market of SIM (did you mean {TICKER}?)" in result.stderr
     assert not fake.subscriptions
 
@@ -153,22 +194,22 @@ def test_a_misspelt_ticker_is_refused_with_similar_ones(fake: FakeRelay, words: 
 def test_a_filter_that_is_not_a_ticker_or_names_an_unknown_exchange_is_refused(
     fake: FakeRelay, command: list[str]
 ) -> None:
-    result = CliRunner().invoke(app, [*command, "--ticker", "BTCUSDT"])
+    result = dexorder(*command, "--ticker", "BTCUSDT")
     assert result.exit_code == 2 and "ticker 'BTCUSDT' is not SYMBOL.VENUE" in result.stderr
-    result = CliRunner().invoke(app, [*command, "--ticker", "BTC/USDT.BINANSE"])
+    result = dexorder(*command, "--ticker", "BTC/USDT.BINANSE")
     assert result.exit_code == 1 and "no ingestor has reported markets of 'BINANSE'" in result.stderr
 
 
 @pytest.mark.parametrize("command", [["realtime", "list"], ["trigger", "list"]])
 def test_a_listed_market_of_which_nothing_runs_is_an_empty_list(fake: FakeRelay, command: list[str]) -> None:
     fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
-    assert CliRunner().invoke(app, [*command, "--ticker", TICKER]).exit_code == 0
+    assert dexorder(*command, "--ticker", TICKER).exit_code == 0
 
 
 def test_a_running_subscription_is_listed_though_the_exchange_no_longer_lists_its_market(fake: FakeRelay) -> None:
-    assert CliRunner().invoke(app, ["realtime", "start", "OLD/USDT.SIM", "--id", "mine"]).exit_code == 0
+    assert dexorder("realtime", "start", "OLD/USDT.SIM", "--id", "mine").exit_code == 0
     fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
-    listed = CliRunner().invoke(app, ["realtime", "list", "--ticker", "OLD/USDT.SIM"])
+    listed = dexorder("realtime", "list", "--ticker", "OLD/USDT.SIM")
     assert listed.exit_code == 0 and "mine" in listed.stdout
 
 
@@ -193,7 +234,7 @@ def test_text_of_others_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) 
 def test_an_error_is_printed_as_it_is(fake: FakeRelay) -> None:
     fake.refuse = HOSTILE
     arguments = ["history", TICKER, "1h", "-s", "2024-01-01", "-u", "2024-01-02", "--json"]
-    result = CliRunner().invoke(app, arguments)
+    result = dexorder(*arguments)
     assert result.exit_code == 2 and SHOWN in result.stderr and "\x1b" not in result.stderr
     assert HOSTILE in json.loads(result.stdout)["error"]["message"]
     assert not {"\x1b", "\x9b", "\u202e"} & set(result.stdout)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from typer.testing import CliRunner
 
 from dexorder import Client
-from dexorder.cli.app import app
 from dexorder.errors import CatalogError, HistoryFailed, RequestRefused
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import TICKERS, TICKS
 from dexorder_common.model.times import SECOND_NS, to_datetime
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
+from tests.rig.command import dexorder
 
 TICKER = "BTC/USDT.SIM"
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option")  # pyiceberg writes larger row groups
@@ -106,8 +106,7 @@ def test_a_table_that_does_not_exist_is_named(market: FakeRelay, tmp_path: Path)
 
 
 def test_the_command_prints_the_largest_markets(market: FakeRelay, tmp_path: Path) -> None:
-    def run(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["tickers", "SIM", *arguments])
+    run = partial(dexorder, "tickers", "SIM")
 
     shown = run("--top", "1")
     assert shown.exit_code == 0, shown.stderr

@@ -17,36 +17,29 @@ def jar(coordinate: str, content: bytes) -> LockedJar:
 ONE, TWO = jar("g:one:1.0", b"1"), jar("g.h:two_2.13:2.0.Final", b"2")
 
 
-def fill(folder: Path, **content: bytes) -> None:
-    for name, data in {"one-1.0.jar": b"1", "two_2.13-2.0.Final.jar": b"2", **content}.items():
-        (folder / name).write_bytes(data)
-
-
-def test_complete_folder_has_no_problem(tmp_path: Path) -> None:
-    fill(tmp_path)
-    assert check_folder(tmp_path, (ONE, TWO)) == []
+@pytest.mark.parametrize(
+    ("files", "problems"),
+    [
+        ({}, []),
+        ({"one-1.0.jar": b"tampered"}, ["g:one:1.0 differs from the pinned SHA-256"]),
+        ({"two_2.13-2.0.Final.jar": None}, ["g.h:two_2.13:2.0.Final is missing"]),
+        ({"evil-1.jar": b"x"}, ["evil-1.jar is not in jars.lock"]),
+    ],
+    ids=["complete", "other content", "missing", "not pinned"],
+)
+def test_each_difference_of_a_folder_names_its_jar(
+    tmp_path: Path, files: dict[str, bytes | None], problems: list[str]
+) -> None:
+    for name, data in {"one-1.0.jar": b"1", "two_2.13-2.0.Final.jar": b"2", **files}.items():
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+    assert check_folder(tmp_path, (ONE, TWO)) == problems
 
 
 def test_a_classifier_is_part_of_the_file_name(tmp_path: Path) -> None:
     runner = jar("g:one:1.0:runner", b"r")
     (tmp_path / "one-1.0-runner.jar").write_bytes(b"r")
     assert check_folder(tmp_path, (runner,)) == []
-
-
-def test_error_of_a_checksum_names_the_coordinate(tmp_path: Path) -> None:
-    fill(tmp_path, **{"one-1.0.jar": b"tampered"})
-    assert check_folder(tmp_path, (ONE, TWO)) == ["g:one:1.0 differs from the pinned SHA-256"]
-
-
-def test_error_of_a_missing_jar_names_the_coordinate(tmp_path: Path) -> None:
-    fill(tmp_path)
-    (tmp_path / "two_2.13-2.0.Final.jar").unlink()
-    assert check_folder(tmp_path, (ONE, TWO)) == ["g.h:two_2.13:2.0.Final is missing"]
-
-
-def test_jar_that_nobody_pinned_is_refused(tmp_path: Path) -> None:
-    fill(tmp_path, **{"evil-1.jar": b"x"})
-    assert check_folder(tmp_path, (ONE, TWO)) == ["evil-1.jar is not in jars.lock"]
 
 
 def test_lock_round_trip_is_sorted() -> None:

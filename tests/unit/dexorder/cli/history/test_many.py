@@ -1,21 +1,20 @@
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
 
-from dexorder.cli.app import app
 from dexorder.client import many
-from tests.fakes.candle_table import HOURS, OTHER, START, TICKER
+from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 from tests.integration.dexorder.cli.test_history import broken_off
+from tests.rig.command import dexorder
 
 SPAN = ["--since", "2024-01-01", "--until", "2024-01-02T06:00"]
-HOUR_NS = 3_600_000_000_000
 
 
 @pytest.fixture
@@ -32,8 +31,7 @@ def tickers(fake: FakeRelay, tmp_dir: Path) -> str:
     return str(file)
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["history", *arguments])
+run = partial(dexorder, "history")
 
 
 def test_all_ok_is_exit_code_zero(fake: FakeRelay, tmp_dir: Path) -> None:
@@ -73,9 +71,7 @@ def test_one_file_for_all_tickers(fake: FakeRelay, tickers: str, tmp_dir: Path, 
 
 
 def test_json_has_one_line_per_ticker(fake: FakeRelay, tickers: str) -> None:
-    result = CliRunner().invoke(
-        app, ["history", "--file", "-", "1h", *SPAN, "--json", "--quiet"], input=Path(tickers).read_text()
-    )
+    result = dexorder("history", "--file", "-", "1h", *SPAN, "--json", "--quiet", stdin=Path(tickers).read_text())
     assert result.exit_code == 1 and result.stderr == ""
     found = {line["ticker"]: line for line in map(json.loads, result.stdout.splitlines())}
     assert len(found) == 6 and len({tuple(line) for line in found.values()}) == 1
@@ -99,7 +95,7 @@ def test_ctrl_c_and_resume(fake: FakeRelay, tmp_dir: Path) -> None:
     before = [request.request_id for request in fake.submitted]
     (tmp_dir / "tickers.txt").unlink()
     fake.stuck_tickers = set()
-    result = CliRunner().invoke(app, command.split())
+    result = dexorder(*command.split())
     assert result.exit_code == 0, result.stderr
     assert "4 OK; 120 rows" in result.stdout
     assert [request.request_id for request in fake.submitted][: len(before)] == before

@@ -1,12 +1,12 @@
 import json
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dexorder.cli.app import app
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
+from tests.rig.command import dexorder
 
 
 @pytest.fixture
@@ -22,8 +22,7 @@ def listed(fake: FakeRelay) -> FakeRelay:
     return fake
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["markets", *arguments])
+run = partial(dexorder, "markets")
 
 
 def test_markets_are_printed_as_a_table(listed: FakeRelay) -> None:

@@ -1,19 +1,17 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from dexorder import Client
-from dexorder.cli.app import app
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
+from tests.rig.command import dexorder
 
-
-def run(*more: str) -> Result:
-    return CliRunner().invoke(app, ["read", TICKER, "1h", *more])
+run = partial(dexorder, "read", TICKER, "1h")
 
 
 def test_stored_rows_are_shown_with_their_coverage_and_nothing_is_requested(fake: FakeRelay, tmp_dir: Path) -> None:
@@ -35,7 +33,7 @@ def test_stored_rows_are_shown_with_their_coverage_and_nothing_is_requested(fake
 
 def test_series_without_rows(fake: FakeRelay) -> None:
     fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
-    result = CliRunner().invoke(app, ["read", "XRP/USDT.SIM", "1h"])
+    result = dexorder("read", "XRP/USDT.SIM", "1h")
     assert result.exit_code == 0, result.stderr
     assert "XRP/USDT.SIM 1h: 0 rows in trading.ohlc" in result.stdout and "nothing is covered" in result.stdout
 
@@ -43,7 +41,7 @@ def test_series_without_rows(fake: FakeRelay) -> None:
 @pytest.mark.parametrize("command", ["read", "coverage"])
 def test_a_misspelt_ticker_is_refused(fake: FakeRelay, command: str) -> None:
     fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
-    result = CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h"])
+    result = dexorder(command, "XPR/USDT.SIM", "1h")
     assert (
         result.exit_code == 2 and "'XPR/USDT.SIM' is not a market of SIM (did you mean XRP/USDT.SIM?)" in result.stderr
     )
@@ -52,9 +50,9 @@ def test_a_misspelt_ticker_is_refused(fake: FakeRelay, command: str) -> None:
             ranges=[coverage_pb.CoverageRange(start_ns=1, end_ns=START, kind=coverage_pb.COVERAGE_KIND_ROWS)]
         )
     ]
-    assert CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h", "--since", "2024-01-01"]).exit_code == 0
+    assert dexorder(command, "XPR/USDT.SIM", "1h", "--since", "2024-01-01").exit_code == 0
     fake.coverage, fake.markets = [], {}
-    result = CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h"])
+    result = dexorder(command, "XPR/USDT.SIM", "1h")
     assert result.exit_code == 1 and "venue 'SIM' is unknown" in result.stderr
 
 
@@ -66,19 +64,6 @@ def test_rows_go_to_stdout_and_everything_else_to_stderr(fake: FakeRelay) -> Non
     assert json.loads(result.stdout.splitlines()[0])["open"] == 100.0
     result = run("--out", "-", "--json")
     assert result.exit_code == 2 and "both write to stdout" in json.loads(result.stdout)["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["read", "BTCUSDT", "1h"], "ticker 'BTCUSDT'"),
-        (["read", TICKER, "7s"], "period '7s' is not one of"),
-        (["read", TICKER, "1h", "--json", "--chart"], "--chart can't be combined with --json"),
-    ],
-)
-def test_invalid_arguments(fake: FakeRelay, arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2 and message in result.stderr
 
 
 def test_python_clients_read_them_too(fake: FakeRelay) -> None:

@@ -1,19 +1,15 @@
 import json
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from dexorder import Client
-from dexorder.cli.app import app
 from dexorder.client.inputs import make_request
-from tests.fakes.candle_table import HOURS, START, TICKER
+from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
+from tests.rig.command import dexorder
 
-HOUR_NS = 3_600_000_000_000
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["requests", *arguments])
+run = partial(dexorder, "requests")
 
 
 @pytest.fixture
@@ -41,11 +37,6 @@ def test_requests_are_listed(three: FakeRelay, options: list[str], names: list[s
     assert [record["request_id"] for record in json.loads(listed.stdout)] == names
     table = run("list", *options).stdout
     assert [line.split()[0] for line in table.splitlines() if "USDT" in line] == names
-
-
-def test_unknown_state_is_refused(fake: FakeRelay) -> None:
-    result = run("list", "--state", "done")
-    assert result.exit_code == 2 and "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED" in result.stderr
 
 
 def test_provisional_ranges_are_named(three: FakeRelay) -> None:

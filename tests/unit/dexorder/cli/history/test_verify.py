@@ -1,18 +1,15 @@
 import json
+from functools import partial
 from typing import Any
 
-from typer.testing import CliRunner, Result
-
-from dexorder.cli.app import app
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
-from tests.fakes.candle_table import START, TICKER
+from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
-
-HOUR_NS = 3_600_000_000_000
+from tests.rig.command import dexorder
 
 
 def hours(start: int, end: int) -> common_pb.TimeRange:
@@ -36,8 +33,7 @@ def repaired(fake: FakeRelay) -> None:
     fake.submitted = [ingest_pb2.SubmitHistoricalRequest(request_id=each, ticker=TICKER) for each in ids]
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["verify", TICKER, "1h", *arguments])
+run = partial(dexorder, "verify", TICKER, "1h")
 
 
 def test_table_and_coverage_agree(fake: FakeRelay) -> None:

@@ -1,16 +1,16 @@
 import json
+from functools import partial
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dexorder.cli.app import app
 from dexorder_common.model.proof import Proof, ProofKind, encode_proofs
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
+from tests.rig.command import dexorder
 
 MINUTE_NS = 60_000_000_000
 
@@ -56,8 +56,7 @@ def covered(fake: FakeRelay) -> FakeRelay:
     return fake
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["coverage", "--why", TICKER, "1h", *arguments])
+run = partial(dexorder, "coverage", "--why", TICKER, "1h")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,3 @@ def test_as_json(covered: FakeRelay) -> None:
         "last_asked": "2024-01-05T04:09:00Z",
         "provisional": True,
     }
-
-
-@pytest.mark.parametrize("arguments", [(), ("2024-01-01", "--detail"), ("2024-01-01", "--since", "-1d")])
-def test_contradicting_arguments(covered: FakeRelay, arguments: tuple[str, ...]) -> None:
-    assert run(*arguments).exit_code == 2
-    assert not covered.asked

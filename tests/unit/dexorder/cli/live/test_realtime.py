@@ -6,9 +6,7 @@ import io
 import json
 
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
-from dexorder.cli.app import app
 from dexorder.cli.live.watch_view import WatchView
 from dexorder.client.live import LiveUpdate, MissedData
 from dexorder.client.realtime import decode_update
@@ -17,15 +15,12 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
+from tests.rig.command import dexorder
 from tests.unit.dexorder.client.test_live import TICKER, answer, candle, trade
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
 def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay) -> None:
-    started = run("realtime", "start", TICKER, "--period", "1m, 5m", "--client-id", "desk")
+    started = dexorder("realtime", "start", TICKER, "--period", "1m, 5m", "--client-id", "desk")
     assert started.exit_code == 0, started.stderr
     name = started.stdout.strip()
     assert f"dexorder realtime stop {name}" in started.stderr
@@ -39,7 +34,7 @@ def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay
             last_error="[/] lost",
         )
     ]
-    listed = run("realtime", "list")
+    listed = dexorder("realtime", "list")
     rows = [line.split() for line in listed.stdout.splitlines()]
     assert [name, "desk", TICKER, "trades,", "1m,", "5m", "its", "start", "2024-01-01T00:00:00Z"] in rows
     assert [
@@ -55,7 +50,7 @@ def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay
         "[/]",
         "lost",
     ] in rows
-    value = json.loads(run("realtime", "list", "--json").stdout)
+    value = json.loads(dexorder("realtime", "list", "--json").stdout)
     assert value["subscriptions"][0]["periods"] == ["1m", "5m"]
     assert value["jobs"][0]["series"][0] == {
         "name": "trades",
@@ -64,13 +59,13 @@ def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay
         "reported": "2024-01-01T00:00:00Z",
         "lag_ms": 20,
     }
-    assert run("realtime", "stop", name).exit_code == 0
-    assert json.loads(run("realtime", "list", "--json").stdout)["subscriptions"] == []
+    assert dexorder("realtime", "stop", name).exit_code == 0
+    assert json.loads(dexorder("realtime", "list", "--json").stdout)["subscriptions"] == []
 
 
 def test_watch_as_json_prints_lines_and_stops_its_subscription(fake: FakeRelay) -> None:
     fake.live = [[answer(trade(1), trade(2)), answer(candle(0))]]
-    result = run("watch", TICKER, "--json", "--count", "3")
+    result = dexorder("watch", TICKER, "--json", "--count", "3")
     assert result.exit_code == 0, result.stderr
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(each["kind"], each.get("trade_id"), each.get("closed")) for each in found] == [
@@ -84,13 +79,7 @@ def test_watch_as_json_prints_lines_and_stops_its_subscription(fake: FakeRelay) 
 
 def test_watch_without_a_subscription_of_its_own(fake: FakeRelay) -> None:
     fake.live = [[answer(trade(1))]]
-    assert run("watch", TICKER, "--json", "--count", "1", "--no-start").exit_code == 0
-    assert not fake.subscriptions
-
-
-def test_watch_refuses_what_it_cannot_show(fake: FakeRelay) -> None:
-    assert "'1x' is not one of" in run("watch", TICKER, "--period", "1x").stderr
-    assert run("watch", TICKER, "--count", "1").exit_code == 2
+    assert dexorder("watch", TICKER, "--json", "--count", "1", "--no-start").exit_code == 0
     assert not fake.subscriptions
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dexorder.cli.app import app
 from dexorder.cli.suite import doctor
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.state import PartState, SuiteState, register, write_state
+from tests.rig.command import dexorder
 from tests.rig.processes import free_ports
 
 
@@ -43,10 +42,6 @@ def own_registry(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEXORDER_RELAY", raising=False)
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
 def write(directory: Path, *, supervisor: int, **parts: PartState) -> None:
     write_state(directory, SuiteState(supervisor, "now", "127.0.0.1:20000", parts))
 
@@ -59,18 +54,18 @@ def test_suite_is_ready_if_all_parts_answer(tmp_dir: Path, answering: int) -> No
     write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid(), restarts=2))
     register(20_000, tmp_dir)
     for where in (["--dir", str(tmp_dir)], ["--relay", "127.0.0.1:20000"]):
-        result = run("status", "--json", *where)
+        result = dexorder("status", "--json", *where)
         found = json.loads(result.stdout)
         assert result.exit_code == 0 and found["ready"]
         assert found["parts"]["sim"]["pid"] == os.getpid()
         assert found["parts"]["sim"]["detail"] == "restarted 2 times"
-    assert run("status", "--dir", str(tmp_dir)).stdout.split().count("yes") == 1
+    assert dexorder("status", "--dir", str(tmp_dir)).stdout.split().count("yes") == 1
 
 
 def test_suite_is_not_ready_if_one_part_is_not(tmp_dir: Path, answering: int) -> None:
     dead = part(free_ports(1)[0], None, state="failing", detail="ended with exit code 3")
     write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid()), spark=dead)
-    result = run("status", "--json", "--dir", str(tmp_dir))
+    result = dexorder("status", "--json", "--dir", str(tmp_dir))
     found = json.loads(result.stdout)["parts"]
     assert result.exit_code == 1
     assert found["sim"]["ready"] and not found["spark"]["ready"]
@@ -79,17 +74,17 @@ def test_suite_is_not_ready_if_one_part_is_not(tmp_dir: Path, answering: int) ->
 
 def test_another_process_at_the_address_of_a_part_is_not_the_part(tmp_dir: Path, answering: int) -> None:
     write(tmp_dir, supervisor=os.getpid(), sim=part(answering, None))
-    assert run("status", "--dir", str(tmp_dir)).exit_code == 1
+    assert dexorder("status", "--dir", str(tmp_dir)).exit_code == 1
 
 
 def test_suite_without_supervisor_is_not_ready(tmp_dir: Path, answering: int) -> None:
     write(tmp_dir, supervisor=2**22 + 1, sim=part(answering, os.getpid()))
-    result = run("status", "--dir", str(tmp_dir))
+    result = dexorder("status", "--dir", str(tmp_dir))
     assert result.exit_code == 1 and "is not running" in result.stderr
 
 
 def test_no_suite_is_one_line(tmp_dir: Path) -> None:
-    result = run("status")
+    result = dexorder("status")
     assert result.exit_code == 1
     assert result.stderr.startswith("dexorder: no suite is running; start one")
 
@@ -104,7 +99,7 @@ def test_no_suite_is_one_line(tmp_dir: Path) -> None:
     ],
 )
 def test_up_refuses_invalid_options(tmp_dir: Path, arguments: list[str], message: str) -> None:
-    result = run("up", *arguments)
+    result = dexorder("up", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
     assert not (tmp_dir / "dexorder-data").exists()
@@ -113,10 +108,10 @@ def test_up_refuses_invalid_options(tmp_dir: Path, arguments: list[str], message
 def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, answering: int) -> None:
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
     monkeypatch.setattr(doctor, "MIN_FREE_GIB", 1e9)
-    found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)}
+    found = {f["name"]: f for f in json.loads(dexorder("doctor", "--json").stdout)}
     assert not found["jars spark"]["ok"] and "dexorder.setup fetch spark" in found["jars spark"]["detail"]
     assert not found["disk"]["ok"] and "free some space" in found["disk"]["detail"]
-    assert run("doctor").exit_code == 1
+    assert dexorder("doctor").exit_code == 1
     (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))
     assert not ports.ok and f"{answering} (sim)" in ports.detail and "--base-port" in ports.detail
     write(tmp_dir, supervisor=os.getpid())
@@ -142,13 +137,13 @@ def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPat
 def test_serve_checks_the_settings_of_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
         monkeypatch.delenv(name)
-    valid = run("serve", "relay", "--check")
+    valid = dexorder("serve", "relay", "--check")
     assert (valid.exit_code, valid.stdout) == (0, "the settings of the relay are valid\n")
     monkeypatch.setenv("DEXORDER_RELAY_LEASE_SECONDS", "soon")
-    wrong = run("serve", "relay", "--check")
+    wrong = dexorder("serve", "relay", "--check")
     assert wrong.exit_code == 1 and "DEXORDER_RELAY_LEASE_SECONDS" in wrong.stderr
-    assert run("serve", "ingestor", "--check").exit_code == 0
-    assert run("serve", "nothing", "--check").exit_code == 2
+    assert dexorder("serve", "ingestor", "--check").exit_code == 0
+    assert dexorder("serve", "nothing", "--check").exit_code == 2
 
 
 def test_doctor_checks_limits_and_the_state_folder(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,15 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
-from typer.testing import CliRunner, Result
 
-from dexorder.cli.app import app
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from tests.rig.command import dexorder
 
 OHLC = pb.MaintainResponse(
     table="trading.ohlc",
@@ -51,8 +51,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         server.stop(None).wait()
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["maintain", *arguments])
+run = partial(dexorder, "maintain")
 
 
 def test_results_are_printed_as_a_table(driver: Driver) -> None:
