@@ -17,7 +17,7 @@ from dexorder_common.model.coverage import (
     VerificationResult,
 )
 from dexorder_common.model.instrument import Series
-from dexorder_common.rpc.history_messages import (
+from dexorder_common.rpc.coverage_messages import (
     decode_coverage_page,
     decode_coverage_range,
     decode_verification,

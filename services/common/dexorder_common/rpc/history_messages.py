@@ -10,13 +10,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from dexorder_common.model.coverage import (
-    CoverageKind,
-    CoveragePage,
-    CoverageRange,
-    VerificationProgress,
-    VerificationResult,
-)
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import (
@@ -34,16 +27,12 @@ from dexorder_common.model.history import (
     RequestStatus,
 )
 from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
-from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import check_span
 from dexorder_common.model.proof import proofs_of, provisional_ranges
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_common.model.values import ValueComparison, ValueDifference
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
-from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
 
@@ -52,19 +41,7 @@ MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
 _PROGRESS = set(history_pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
 _LISTED = tuple(history_pb.Instrument.DESCRIPTOR.fields_by_name)
-_WINDOWS = set(coverage_pb.VerifyProgress.DESCRIPTOR.fields_by_name) - {"request"}
 _OFFER = set(history_pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
-_RANGES = ("lost", "unexpected", "duplicates", "off_grid")
-_COMPARISONS = ("values", "values_after_repair")
-_COUNTS = set(coverage_pb.VerifyResult.DESCRIPTOR.fields_by_name) - {
-    "checked",
-    "repair_request_ids",
-    *_RANGES,
-    *_COMPARISONS,
-}
-_COMPARED = set(coverage_pb.ValueComparison.DESCRIPTOR.fields_by_name) - {
-    *("cell_seconds", "differing", "uncompared", "errors", "request_ids")
-}
 
 
 def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
@@ -103,13 +80,13 @@ def decode_request(
 
 def encode_progress(progress: Progress) -> history_pb.Progress:
     """Return the progress without its state, which has its own field beside it."""
-    return history_pb.Progress(**_fields(progress, _PROGRESS), delay=encode_delay(progress.delay))
+    return history_pb.Progress(**fields_of(progress, _PROGRESS), delay=encode_delay(progress.delay))
 
 
 def decode_progress(state: history_pb.RequestState.ValueType, message: history_pb.Progress) -> Progress:
     """Return the progress in a record or in a message of a stream."""
     delay = decode_delay(message.delay) if message.HasField("delay") else None
-    return Progress(RequestState.from_number(state), **_fields(message, _PROGRESS), delay=delay)
+    return Progress(RequestState.from_number(state), **fields_of(message, _PROGRESS), delay=delay)
 
 
 def encode_delay(delay: Delay | None) -> history_pb.Delay | None:
@@ -254,14 +231,14 @@ def decode_instruments(
     venue: str, message: ingestor_service_pb2.ReportInstrumentsRequest | history_pb.ListInstrumentsResponse
 ) -> InstrumentList:
     """Return the instruments of a venue, unchecked."""
-    instruments = tuple(ListedInstrument(**_fields(each, _LISTED)) for each in message.markets)
+    instruments = tuple(ListedInstrument(**fields_of(each, _LISTED)) for each in message.markets)
     offer = _decode_candle_offer(message.candles) if message.HasField("candles") else None
     return InstrumentList(venue, instruments, message.fetched_ns, offer)
 
 
 def _decode_candle_offer(message: history_pb.CandleOffer) -> CandleOffer:
     tolerance = message.volume_tolerance if message.HasField("volume_tolerance") else None
-    return CandleOffer(tuple(message.period_seconds), **_fields(message, _OFFER), volume_tolerance=tolerance)
+    return CandleOffer(tuple(message.period_seconds), **fields_of(message, _OFFER), volume_tolerance=tolerance)
 
 
 def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
@@ -334,148 +311,10 @@ def decode_ranges(messages: Iterable[common_pb.TimeRange]) -> tuple[TimeRange, .
     return tuple(TimeRange(each.start_ns, each.end_ns) for each in messages)
 
 
-def encode_coverage_range(found: CoverageRange) -> coverage_pb.CoverageRange:
-    """Return a range of one kind."""
-    provisional = found.kind is CoverageKind.PROVISIONAL
-    kind = CoverageKind.EMPTY if provisional else found.kind
-    return coverage_pb.CoverageRange(
-        start_ns=found.span.start_ns,
-        end_ns=found.span.end_ns,
-        kind=coverage_pb.CoverageKind.Value(f"COVERAGE_KIND_{kind.name}"),
-        provisional=provisional,
-    )
-
-
-def decode_coverage_range(message: coverage_pb.CoverageRange) -> CoverageRange:
-    """Return a range of one kind."""
-    name = coverage_pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
-    kind = CoverageKind.PROVISIONAL if message.provisional else CoverageKind[name]
-    return CoverageRange(TimeRange(message.start_ns, message.end_ns), kind)
-
-
-def encode_coverage_page(page: CoveragePage) -> coverage_pb.CoveragePage:
-    """Return a row of the coverage table and the parts of it that no longer count."""
-    return coverage_pb.CoveragePage(
-        start_ns=page.span.start_ns,
-        end_ns=page.span.end_ns,
-        rows=page.rows,
-        empty=encode_ranges(page.empty),
-        evidence=page.evidence,
-        fetched_ns=page.fetched_ns,
-        committed_ns=page.committed_ns,
-        retracted=encode_ranges(page.retracted),
-    )
-
-
-def decode_coverage_page(message: coverage_pb.CoveragePage) -> CoveragePage:
-    """Return a row of the coverage table and the parts of it that no longer count."""
-    return CoveragePage(
-        TimeRange(message.start_ns, message.end_ns),
-        message.rows,
-        decode_ranges(message.empty),
-        message.evidence,
-        message.fetched_ns,
-        message.committed_ns,
-        decode_ranges(message.retracted),
-    )
-
-
-def encode_verification_progress(progress: VerificationProgress) -> coverage_pb.VerifyCoverageResponse:
-    """Return an answer before the last one."""
-    request = encode_progress(progress.request) if progress.request else None
-    return coverage_pb.VerifyCoverageResponse(
-        progress=coverage_pb.VerifyProgress(**_fields(progress, _WINDOWS), request=request)
-    )
-
-
-def decode_verification_progress(message: coverage_pb.VerifyProgress) -> VerificationProgress:
-    """Return the progress of a verification."""
-    request = (
-        decode_progress(history_pb.REQUEST_STATE_RUNNING, message.request) if message.HasField("request") else None
-    )
-    return VerificationProgress(**_fields(message, _WINDOWS), request=request)
-
-
-def encode_verification(result: VerificationResult) -> coverage_pb.VerifyCoverageResponse:
-    """Return the last answer."""
-    message = coverage_pb.VerifyResult(
-        **_fields(result, _COUNTS),
-        **{name: encode_ranges(getattr(result, name)) for name in _RANGES},  # type: ignore[arg-type]
-        checked=encode_ranges([result.checked])[0] if result.checked else None,
-        repair_request_ids=result.repairs,
-        values=_encode_values(result.values),
-        values_after_repair=_encode_values(result.values_after_repair),
-    )
-    return coverage_pb.VerifyCoverageResponse(result=message)
-
-
-def _encode_values(found: ValueComparison | None) -> coverage_pb.ValueComparison | None:
-    if found is None:
-        return None
-    return coverage_pb.ValueComparison(
-        **_fields(found, _COMPARED),
-        cell_seconds=found.cell_seconds,
-        differing=[
-            coverage_pb.ValueDifference(
-                cell=encode_ranges([each.span])[0],
-                exchange=_encode_candle(each.exchange),
-                table=_encode_candle(each.table),
-            )
-            for each in found.differing
-        ],
-        uncompared=encode_ranges(found.uncompared),
-        errors=found.errors,
-        request_ids=found.requests,
-    )
-
-
-def _encode_candle(candle: Candle | None) -> ohlcv_pb2.OHLCV | None:
-    if candle is None:
-        return None
-    open_ns, open_, high, low, close, volume = candle[:6]
-    return ohlcv_pb2.OHLCV(open_time_ns=open_ns, open=open_, high=high, low=low, close=close, volume=volume)
-
-
-def decode_verification(series: Series, message: coverage_pb.VerifyResult) -> VerificationResult:
-    """Return the result of a verification."""
-    return VerificationResult(
-        ticker=series.ticker,
-        period_seconds=series.period_seconds,
-        **_fields(message, _COUNTS),
-        **{name: decode_ranges(getattr(message, name)) for name in _RANGES},  # type: ignore[arg-type]
-        checked=decode_ranges([message.checked])[0] if message.HasField("checked") else None,
-        repairs=tuple(message.repair_request_ids),
-        **{name: _decode_values(getattr(message, name)) for name in _COMPARISONS if message.HasField(name)},  # type: ignore[arg-type]
-    )
-
-
-def _decode_values(message: coverage_pb.ValueComparison) -> ValueComparison:
-    differing = (
-        ValueDifference(
-            TimeRange(each.cell.start_ns, each.cell.end_ns),
-            _decode_candle(each.exchange) if each.HasField("exchange") else None,
-            _decode_candle(each.table) if each.HasField("table") else None,
-        )
-        for each in message.differing
-    )
-    return ValueComparison(
-        **_fields(message, _COMPARED),
-        cell_seconds=tuple(message.cell_seconds),
-        differing=tuple(differing),
-        uncompared=decode_ranges(message.uncompared),
-        errors=tuple(message.errors),
-        requests=tuple(message.request_ids),
-    )
-
-
-def _decode_candle(message: ohlcv_pb2.OHLCV) -> Candle:
-    return Candle(message.open_time_ns, message.open, message.high, message.low, message.close, message.volume)
-
-
 def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:
     return ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType(status.number)
 
 
-def _fields(source: object, names: Iterable[str]) -> dict[str, Any]:
+def fields_of(source: object, names: Iterable[str]) -> dict[str, Any]:
     """Return fields that have the same names in a value and in its message."""
     return {name: getattr(source, name) for name in names}

@@ -10,7 +10,7 @@ import structlog
 
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.rpc import history_messages as messages
+from dexorder_common.rpc import coverage_messages, history_messages
 from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
@@ -40,7 +40,7 @@ class TableRpcs:
         self, request: history_pb.ListInstrumentsRequest, _: object
     ) -> history_pb.ListInstrumentsResponse:
         """Return the instruments of an exchange."""
-        return messages.encode_instruments(await self.engine.instruments.listed(request.exchange))
+        return history_messages.encode_instruments(await self.engine.instruments.listed(request.exchange))
 
     async def StreamCoverage(
         self, request: coverage_pb.StreamCoverageRequest, _: object
@@ -48,13 +48,13 @@ class TableRpcs:
         """Stream the coverage of a series, which is the same for every caller."""
         series, span = self._part(request, request.dataset, without_periods=True)
         with self.engine.context.quotas.stream(current_caller()):
-            found = list(map(messages.encode_coverage_range, self.engine.queries.coverage(series, span)))
+            found = list(map(coverage_messages.encode_coverage_range, self.engine.queries.coverage(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
                 yield coverage_pb.StreamCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
             pages = await self.engine.queries.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
                 yield coverage_pb.StreamCoverageResponse(
-                    pages=map(messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
+                    pages=map(coverage_messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
                 )
 
     async def StreamRows(self, request: StreamRowsRequest, _: object) -> AsyncIterator[StreamRowsResponse]:
@@ -77,8 +77,8 @@ class TableRpcs:
             run = self.engine.verifier.run(series, span, caller, values=request.values, repair=request.repair)
             async with aclosing(run) as states:
                 async for current in states:
-                    yield messages.encode_verification_progress(current.progress())
-        yield messages.encode_verification(current.result())
+                    yield coverage_messages.encode_verification_progress(current.progress())
+        yield coverage_messages.encode_verification(current.result())
 
     def _part(
         self,
