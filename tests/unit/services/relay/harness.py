@@ -27,7 +27,7 @@ from dexorder_common.lake.coverage import CoverageRow, encode_coverage
 from dexorder_common.lake.rewrite import replace_rows
 from dexorder_common.lake.tables import COVERAGE, OHLC, rows_in
 from dexorder_common.messaging.frames import decode_work, encode_work
-from dexorder_common.model.history import Dispatch
+from dexorder_common.model.history import Dispatch, FinalResult, HistoryRequest, PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -42,11 +42,12 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.server import RunningRelay, relay
-from dexorder_relay.state import dispatches
+from dexorder_relay.state import dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Assignment, Leases
+from dexorder_relay.state.job import Job, RetryPolicy
+from dexorder_relay.state.leases import Assignment, Leases, Slot, SlotKind
+from dexorder_relay.state.request import LiveRequest
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES
 from tests.rig.processes import free_block
@@ -126,6 +127,38 @@ def dispatch_all(
     """Give queued jobs to free slots and start their dispatches, as the dispatcher does."""
     made = state.leases.assign(now_ns=now_ns)
     return [(each, dispatches.begin(state, each, changes, wall_ns=wall_ns, now_ns=now_ns)) for each in made]
+
+
+class Driver:
+    """What clients, ingestors and the pipeline do to a state, at one time; ``changes`` is to be stored."""
+
+    def __init__(self, state: HistoryState | None = None, *, now_ns: int = 0) -> None:
+        self.state = state or history_state()
+        self.changes = Changes()
+        self.now_ns = now_ns
+
+    def accept(self, request_id: str, start: int, end: int, **fields: Any) -> LiveRequest:
+        """Accept a request for minutes [start, end)."""
+        request = HistoryRequest(request_id, TICKER, at(start), at(end), 60, **fields)
+        return planner.accept(self.state, request, self.changes, wall_ns=self.now_ns, now_ns=self.now_ns)
+
+    def dispatch(self, slots: int = 1) -> list[Dispatch]:
+        """Offer slots and start the dispatches of the jobs that get one."""
+        for _ in range(slots):
+            self.state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
+        return [each for _, each in dispatch_all(self.state, self.changes, wall_ns=self.now_ns, now_ns=self.now_ns)]
+
+    def page(self, dispatch_id: str, start: int, end: int, empty: Sequence[TimeRange] = ()) -> None:
+        """Report a page that Kafka has."""
+        dispatches.page(self.state, dispatch_id, span(start, end), empty, self.changes, now_ns=self.now_ns)
+
+    def report(self, pages: Sequence[PageResult] = (), finals: Sequence[FinalResult] = ()) -> None:
+        """Report what the pipeline has committed."""
+        dispatches.report(self.state, pages, finals, self.changes, wall_ns=self.now_ns, now_ns=self.now_ns)
+
+    def lose(self, dispatch_id: str, reason: str = "its lease expired") -> Job | None:
+        """Take back a dispatch."""
+        return dispatches.lose(self.state, dispatch_id, reason, self.changes, now_ns=self.now_ns)
 
 
 def counts(leases: Leases) -> tuple[int, int, int]:

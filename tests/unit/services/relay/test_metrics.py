@@ -11,21 +11,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import ManualClock
-from dexorder_common.model.dispatch_id import DispatchNumbers
-from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Load, Slot, SlotKind
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store.database import FORGET_REQUESTS, Store
 from tests.paths import ROOT
-from tests.unit.services.relay.harness import TICKER, at, suite, until
+from tests.unit.services.relay.harness import SERIES, history_state, span, suite, until
 
 SIM = {"exchange": "SIM"}
 
@@ -150,12 +145,10 @@ def test_every_metric_has_a_line_in_the_docs() -> None:
 def test_provisional_ranges_are_counted_by_exchange_and_are_0_when_none_is_left() -> None:
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
-    leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
-    state = HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10, recheck_after_ns=(1,))
-    series, spans = Series(TICKER, 60), [TimeRange(at(0), at(1)), TimeRange(at(5), at(9))]
-    state.provisional.add(series, spans, now_ns=0)
-    metrics.sample(state, Registry(leases, str), wall_ns=0, report_age_ns=0)
+    state, spans = history_state(recheck_after_ns=(1,)), [span(0, 1), span(5, 9)]
+    state.provisional.add(SERIES, spans, now_ns=0)
+    metrics.sample(state, Registry(state.leases, str), wall_ns=0, report_age_ns=0)
     assert registry.get_sample_value("dexorder_relay_provisional_ranges", SIM) == 2
-    state.provisional.remove(series, spans)
-    metrics.sample(state, Registry(leases, str), wall_ns=0, report_age_ns=0)
+    state.provisional.remove(SERIES, spans)
+    metrics.sample(state, Registry(state.leases, str), wall_ns=0, report_age_ns=0)
     assert registry.get_sample_value("dexorder_relay_provisional_ranges", SIM) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 import sqlite3
 import subprocess
@@ -17,26 +16,22 @@ import pytest
 from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Order, Retraction
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
-from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
+from dexorder_common.model.history import FinalResult, FinalStatus, PageResult
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_relay.state import coverage, dispatches, planner
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay.state import coverage, dispatches
 from dexorder_relay.state.changes import Changes, CoverageRead
-from dexorder_relay.state.history import HistoryState, progress
-from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases, Slot, SlotKind
+from dexorder_relay.state.history import progress
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store.database import Store, open_store
-from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import (
     SERIES,
-    TICKER,
-    at,
+    Driver,
     counts,
-    dispatch_all,
     environment,
     free_port,
+    history_state,
     minute,
     request,
     span,
@@ -44,35 +39,23 @@ from tests.unit.services.relay.harness import (
 )
 
 
-def new_state(first: int = 1) -> HistoryState:
-    numbers = itertools.count(first)
-    leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers)))
-    return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10)
-
-
-def history_request(request_id: str, start: int, end: int, client_id: str = "") -> HistoryRequest:
-    return HistoryRequest(request_id, TICKER, at(start), at(end), 60, None, client_id)
-
-
 async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     """The first store is abandoned, not closed: everything whose future is done is on disk."""
-    first, state = Store(tmp_path / "relay.db"), new_state()
-    changes = Changes()
-    planner.accept(state, history_request("a", 0, 30, "me"), changes, wall_ns=5, now_ns=0)
-    planner.accept(state, history_request("b", 20, 40), changes, wall_ns=6, now_ns=0)
-    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    (one, _), (two, _) = dispatch_all(state, changes, wall_ns=0, now_ns=0)
-    dispatches.page(state, one.dispatch_id, span(0, 4), [span(1, 2)], changes, now_ns=0)
-    dispatches.produced(state, two.dispatch_id, changes)
+    first, d = Store(tmp_path / "relay.db"), Driver()
+    state = d.state
+    d.accept("a", 0, 30, client_id="me")
+    d.accept("b", 20, 40)
+    one, two = d.dispatch(slots=2)
+    d.page(one.dispatch_id, 0, 4, [span(1, 2)])
+    dispatches.produced(state, two.dispatch_id, d.changes)
     pages = [
         PageResult(two.dispatch_id, SERIES, span(10, 13), (span(10, 11),)),
         PageResult(two.dispatch_id, SERIES, span(13, 15), (), "bad"),
     ]
-    dispatches.report(state, pages, [FinalResult("x", FinalStatus.OK)], changes, wall_ns=0, now_ns=0)
-    await first.commit(changes)
+    d.report(pages, [FinalResult("x", FinalStatus.OK)])
+    await first.commit(d.changes)
 
-    second, again = Store(tmp_path / "relay.db"), new_state(100)
+    second, again = Store(tmp_path / "relay.db"), history_state(100)
     await second.load(again, Registry(again.leases, str), now_ns=1_000)
     assert again.requests.keys() == state.requests.keys()
     for request_id, live in state.requests.items():
@@ -81,7 +64,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
         assert progress(again, copy) == progress(state, live)
     for number, job in state.jobs.items():
         copied = again.jobs[number]
-        for name in (
+        for name in [
             "request_id",
             "client_id",
             "series",
@@ -91,33 +74,28 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
             "produced",
             "sent",
             "requests",
-        ):
+        ]:
             assert getattr(copied, name) == getattr(job, name), name
         for name in ("acked", "acked_empty", "refused", "handled"):
             assert list(getattr(copied, name)) == list(getattr(job, name)), name
     assert counts(again.leases) == (2, 1, 0)
     assert again.leases.expired(now_ns=1_015) == [one.dispatch_id]
-    changes = Changes()
-    lost = dispatches.lose(again, one.dispatch_id, "its lease expired", changes, now_ns=1_015)
+    later = Driver(again, now_ns=1_015)
+    lost = later.lose(one.dispatch_id)
     assert lost is not None and not lost.failures_in_a_row  # what it was before is on disk too
-    again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    made = dispatch_all(again, changes, wall_ns=0, now_ns=1_016)
-    assert [minute(d.span.start_ns) for _, d in made] == [4, 20]
+    later.now_ns = 1_016
+    assert [minute(each.span.start_ns) for each in later.dispatch(slots=2)] == [4, 20]
     for store in (first, second):
         await store.close()
 
 
 async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path) -> None:
-    store, state, changes = Store(tmp_path / "relay.db"), new_state(), Changes()
-    planner.accept(state, history_request("r", 0, 10), changes, wall_ns=0, now_ns=0)
-    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = dispatch_all(state, changes, wall_ns=0, now_ns=0)
-    page = PageResult(assign.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
-    dispatches.report(
-        state, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], changes, wall_ns=0, now_ns=0
-    )
-    await store.commit(changes)
+    store, d = Store(tmp_path / "relay.db"), Driver()
+    d.accept("r", 0, 10)
+    (dispatch,) = d.dispatch()
+    page = PageResult(dispatch.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
+    d.report([page], [FinalResult(dispatch.dispatch_id, FinalStatus.NOT_FOUND)])
+    await store.commit(d.changes)
     await store.close()
     async with suite(tmp_path) as s:
         record = await s.finished("r")
@@ -148,12 +126,12 @@ async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_pat
 async def test_what_is_taken_back_stays_so_after_a_restart(tmp_path: Path) -> None:
     """Otherwise the next start would take ranges for covered that nobody fetches again."""
     path = tmp_path / "relay.db"
-    store, state, changes = Store(path), new_state(), Changes()
+    store, state, changes = Store(path), history_state(), Changes()
     for part in (span(50, 80), span(90, 95)):
         coverage.cover(state, SERIES, part, [span(52, 54)], Order(1, 0), changes)
     coverage.retract(state, SERIES, [span(51, 58)], Order(3, 1_000), changes)
     await store.commit(changes)
-    again = new_state()
+    again = history_state()
     await store.load(again, Registry(again.leases, str), now_ns=0)
     assert list(again.coverage[SERIES].covered) == [span(50, 51), span(58, 80), span(90, 95)]
     assert not again.coverage[SERIES].empty
@@ -186,8 +164,8 @@ def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=env)
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                stub = BlockingRelayStubs(channel)
-                answer = stub.history.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
+                stub = rrpc.RelayServiceStub(channel)
+                answer = stub.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
                 expected = ingest.SubmitResponse.DUPLICATE if attempt else ingest.SubmitResponse.QUEUED
                 assert answer.status == expected
                 process.send_signal(signal.SIGTERM if attempt else signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.lake.coverage import Claim, Order
-from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import coverage, dispatches
 from dexorder_relay.state.changes import Changes
-from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import SERIES, at, minute, span
+from tests.unit.services.relay.harness import SERIES, at, history_state, minute, span
 
 parts = st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda p: span(p[0], p[0] + p[1]))
 pages = st.tuples(st.just("page"), parts, st.integers(0, 100), parts)
@@ -34,7 +29,7 @@ def test_the_board_says_what_the_two_tables_say(
     events: list[tuple[str, TimeRange, int, TimeRange]], order: object
 ) -> None:
     """Pages and retractions arrive in any order; a page is reported some time after its dispatch, or twice."""
-    live, ledger, retracted = new_state(), list[PageResult](), list[tuple[TimeRange, Order]]()
+    live, ledger, retracted = history_state(), list[PageResult](), list[tuple[TimeRange, Order]]()
     for number, (what, part, ago, empty) in enumerate(events, start=1):
         if what == "taken":
             coverage.retract(live, SERIES, [part], Order(number, 0), Changes())
@@ -45,7 +40,7 @@ def test_the_board_says_what_the_two_tables_say(
                 dispatches.report(live, ledger[-1:], [], Changes(), wall_ns=0, now_ns=0)
     order.shuffle(ledger)  # type: ignore[attr-defined]
     order.shuffle(retracted)  # type: ignore[attr-defined]
-    again = new_state()
+    again = history_state()
     for part, order_of in retracted:
         coverage.retract(again, SERIES, [part], order_of, Changes())
     for page in ledger:
@@ -61,7 +56,7 @@ def test_the_board_says_what_the_two_tables_say(
 @given(reported=st.lists(st.tuples(parts, parts), max_size=12))
 def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRange, TimeRange]]) -> None:
     """A row stays in the table, whatever a page of a fenced dispatch claims before or after."""
-    state = new_state()
+    state = history_state()
     for number, (part, empty) in enumerate(reported, start=1):
         page = PageResult(dispatch_id(number), SERIES, part, (empty,))
         dispatches.report(state, [page], [], Changes(), wall_ns=0, now_ns=0)
@@ -76,7 +71,7 @@ steps = st.tuples(st.sampled_from(["page", "taken"]), parts, parts)
 def test_candles_that_turned_up_are_in_coverage_until_they_are_announced(
     steps: list[tuple[str, TimeRange, TimeRange]],
 ) -> None:
-    state = new_state(recheck_after_ns=(600 * SECOND_NS,))
+    state = history_state(recheck_after_ns=(600 * SECOND_NS,))
     for number, (what, part, empty) in enumerate(steps, start=1):
         if what == "taken":
             coverage.retract(state, SERIES, [part], Order(number, NOW_NS), Changes())
@@ -120,7 +115,7 @@ def test_of_claims_that_were_not_known_the_last_one_says_which_absences_are_prov
     told: list[Told], covered: list[TimeRange], order: Any
 ) -> None:
     """A relay that has lost its database reads all of them; one that has it knows what they cover."""
-    state = new_state(recheck_after_ns=(600 * SECOND_NS, 2 * DAY_NS))
+    state = history_state(recheck_after_ns=(600 * SECOND_NS, 2 * DAY_NS))
     for part in covered:
         coverage.cover(state, SERIES, part, [part], Order(0, 0), Changes())
     claims = [each.claim(number) for number, each in enumerate(told, start=1)]
@@ -142,8 +137,3 @@ def is_provisional(period: TimeRange, told: list[Told], covered: list[TimeRange]
         return False
     absent = all(each.empty.contains(period) for each in about)
     return absent and about[-1].kind != "final" and about[-1].age_days < 2
-
-
-def new_state(recheck_after_ns: Sequence[int] = ()) -> HistoryState:
-    leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
-    return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10, recheck_after_ns=recheck_after_ns)

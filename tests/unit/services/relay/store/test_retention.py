@@ -11,29 +11,35 @@ import pytest
 
 from dexorder_common.clock import ManualClock
 from dexorder_common.lake.coverage import Order
-from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.history import (
     FinalResult,
     FinalStatus,
-    HistoryRequest,
     Outcome,
     PageResult,
     RequestStatus,
 )
-from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
-from dexorder_relay.state import coverage, dispatches, planner
+from dexorder_relay.state import coverage, planner
 from dexorder_relay.state.changes import Changes, RequestEnded
 from dexorder_relay.state.history import HistoryState, progress
-from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.store import database
 from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, Store
-from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, dispatch_all, page, refused, suite, until
+from tests.unit.services.relay.harness import (
+    EARLIER,
+    SERIES,
+    Driver,
+    Suite,
+    at,
+    history_state,
+    page,
+    refused,
+    span,
+    suite,
+    until,
+)
 
 DAY_NS = 86_400 * SECOND_NS
 
@@ -93,8 +99,7 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
 async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_one_retention(tmp_path: Path) -> None:
     """Ten retentions of requests, each through two dispatches; the file's pages are used again."""
     held, pages = Store(tmp_path / "relay.db"), []
-    leases = Leases(lease_ns=1, new_id=DispatchNumbers().new_id)
-    state = HistoryState(leases, RetryPolicy(9, 0), job_periods=10, page_periods=10)
+    state = history_state(attempts=9)
     for generation in range(10):
         for n in range(50):
             await held.commit(_through(state, f"{generation}-{n}", generation))
@@ -109,22 +114,17 @@ async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_on
 
 def _through(state: HistoryState, request_id: str, completed_ns: int) -> Changes:
     """Return a request's whole life as changes: a dispatch lost after half of its page, then one that ends it."""
-    changes, span = Changes(), TimeRange(at(0), at(10))
-    request = HistoryRequest(request_id, TICKER, at(0), at(10), 60, None, "me")
-    live = planner.accept(state, request, changes, wall_ns=0, now_ns=0)
-    for start in (0, 5):
-        state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = dispatch_all(state, changes, wall_ns=completed_ns, now_ns=start)
-        dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], changes, now_ns=0)
-        if start == 0:
-            (job_id,) = state.leases.expired(now_ns=1)
-            dispatches.lose(state, job_id, "its lease expired", changes, now_ns=1)
-    dispatches.report(
-        state, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], changes, wall_ns=0, now_ns=0
-    )
-    dispatches.report(state, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], changes, wall_ns=0, now_ns=0)
+    d, whole = Driver(state, now_ns=completed_ns), span(0, 10)
+    live = d.accept(request_id, 0, 10, client_id="me")
+    (lost,) = d.dispatch()
+    d.page(lost.dispatch_id, 0, 5)
+    d.lose(lost.dispatch_id)
+    (dispatch,) = d.dispatch()
+    d.page(dispatch.dispatch_id, 5, 10)
+    d.report([PageResult(dispatch.dispatch_id, SERIES, whole)])
+    d.report(finals=[FinalResult(dispatch.dispatch_id, FinalStatus.OK)])
     outcome = Outcome(RequestStatus.OK, "", at(10), completed_ns, 10)
-    changes.append(RequestEnded(request, outcome, progress(state, live)))
-    planner.remove(state, live, changes)
-    coverage.retract(state, Series(TICKER, 60), [span], Order(1, 0), changes)
-    return changes
+    d.changes.append(RequestEnded(live.request, outcome, progress(state, live)))
+    planner.remove(state, live, d.changes)
+    coverage.retract(state, SERIES, [whole], Order(1, 0), d.changes)
+    return d.changes

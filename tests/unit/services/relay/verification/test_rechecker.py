@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from dexorder_common.clock import ManualClock
-from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -19,9 +18,6 @@ from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as rpb
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import planner
 from dexorder_relay.state.changes import Changes
-from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases
 from dexorder_relay.verification import rechecker
 from dexorder_relay.verification.rechecker import MAX_WAIT_NS, Rechecker, recheck_request
 from tests.unit.services.relay.harness import (
@@ -29,6 +25,7 @@ from tests.unit.services.relay.harness import (
     TICKER,
     at,
     final_of,
+    history_state,
     minute,
     page,
     ranges,
@@ -45,10 +42,7 @@ class Idle:
     """A relay without ingestors, at a time that the test sets."""
 
     def __init__(self, folder: Path, **overrides: Any) -> None:
-        leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
-        self.state = HistoryState(
-            leases, RetryPolicy(3, 0), job_periods=100_000, page_periods=10, recheck_after_ns=(DELAY_NS,)
-        )
+        self.state = history_state(job_periods=100_000, recheck_after_ns=(DELAY_NS,))
         self.clock = ManualClock()
         none = cast(Any, None)
         context = Context(settings(folder, **overrides), frozenset(), self.state, none, none, self.clock, none)
