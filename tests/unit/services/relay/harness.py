@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -32,7 +34,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
-from dexorder_common.rpc.relay_stubs import RelayStubs
+from dexorder_common.rpc.relay_stubs import BlockingRelayStubs, RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
@@ -49,7 +51,7 @@ from dexorder_relay.state.job import Job, RetryPolicy
 from dexorder_relay.state.leases import Assignment, Leases, Slot, SlotKind
 from dexorder_relay.state.request import LiveRequest
 from tests.fakes.pages import dispatch_id
-from tests.paths import EXCHANGES
+from tests.paths import EXCHANGES, ROOT
 from tests.rig.processes import free_block
 
 TICKER = "BTC/USDT.SIM"
@@ -111,6 +113,20 @@ def environment(folder: Path, port: int = 0, broker_port: int = 0, metrics_port:
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
         "DEXORDER_CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
     }
+
+
+@contextmanager
+def relay_process(
+    folder: Path, port: int, *command: str, **options: Any
+) -> Iterator[tuple[subprocess.Popen[Any], Any]]:
+    """Run a relay on the same files until the block ends; give the process and a stub, whose calls block."""
+    words = [sys.executable, *(command or ("-m", "dexorder_relay"))]
+    with subprocess.Popen(words, cwd=ROOT, env=environment(folder, port), **options) as process:
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield process, BlockingRelayStubs(channel)
+        finally:
+            process.kill()
 
 
 def history_state(first_dispatch: int = 1, *, attempts: int = 3, job_periods: int = 10, **more: Any) -> HistoryState:
@@ -289,15 +305,23 @@ def ranges(pairs: Sequence[tuple[int, int]]) -> list[common_pb.TimeRange]:
 
 
 def page(
-    job_id: str, start: int, end: int, *, empty: Sequence[tuple[int, int]] = (), refused: str | None = None
+    job_id: str,
+    start: int,
+    end: int,
+    *,
+    empty: Sequence[tuple[int, int]] = (),
+    provisional: Sequence[tuple[int, int]] = (),
+    refused: str | None = None,
 ) -> ppb.PageResult:
+    """Return the report of a page of minutes [start, end); ``provisional`` ranges are empty as well."""
     return ppb.PageResult(
         job_id=job_id,
         ticker=TICKER,
         period_seconds=60,
         start_ns=at(start),
         end_ns=at(end),
-        empty=ranges(empty),
+        empty=ranges([*empty, *provisional]),
+        provisional=ranges(provisional),
         refused=refused,
     )
 

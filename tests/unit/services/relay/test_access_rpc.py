@@ -253,8 +253,7 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
         await ingestor.offer(2)
         await desk.history.SubmitHistorical(request("ours", 0, 10))
         dispatch = await ingestor.take()
-        young = page(dispatch.job_id, 0, 10, empty=[(3, 6)])
-        young.provisional.extend(ranges([(3, 6)]))
+        young = page(dispatch.job_id, 0, 10, provisional=[(3, 6)])
         there = [0, 1, 2, 6, 7, 8, 9]
         await s.pipeline.report(snapshot_id=s.pipeline.upsert(there), pages=[young], finals=[final_of(dispatch.job_id)])
         again = await ingestor.take()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
-import grpc
 import pytest
 
 from dexorder_common.config import BadSettings
@@ -18,21 +15,19 @@ from dexorder_common.lake.coverage import Order, Retraction
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import FinalResult, FinalStatus, PageResult
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay.state import coverage, dispatches
 from dexorder_relay.state.changes import Changes, CoverageRead
 from dexorder_relay.state.history import progress
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store.database import Store, open_store
-from tests.paths import ROOT
 from tests.unit.services.relay.harness import (
     SERIES,
     Driver,
     counts,
-    environment,
     free_port,
     history_state,
     minute,
+    relay_process,
     request,
     span,
     suite,
@@ -159,17 +154,12 @@ def test_a_file_that_is_newer_or_no_database_is_refused(tmp_path: Path) -> None:
 def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
     """The process dies right after it answered; the next one knows the request."""
     port = free_port()
-    env = environment(tmp_path, port)
-    for attempt in range(2):
-        process = subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=env)
-        try:
-            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                stub = rrpc.RelayServiceStub(channel)
-                answer = stub.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
-                expected = ingest.SubmitResponse.DUPLICATE if attempt else ingest.SubmitResponse.QUEUED
-                assert answer.status == expected
-                process.send_signal(signal.SIGTERM if attempt else signal.SIGKILL)
-                assert process.wait(timeout=60) == (0 if attempt else -signal.SIGKILL)
-        finally:
-            process.kill()
-            process.wait()
+    for expected, end, status in (
+        (ingest.SubmitResponse.QUEUED, signal.SIGKILL, -signal.SIGKILL),
+        (ingest.SubmitResponse.DUPLICATE, signal.SIGTERM, 0),
+    ):
+        with relay_process(tmp_path, port) as (process, stub):
+            answer = stub.history.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
+            assert answer.status == expected
+            process.send_signal(end)
+            assert process.wait(timeout=60) == status

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from tests.paths import ROOT
-from tests.unit.services.relay.harness import environment, free_port, request
+from tests.unit.services.relay.harness import free_port, relay_process, request
 
 ANSWERED = 30
 FRAME = 24 + 4096
@@ -37,29 +32,23 @@ def torn(wal: Path, how: str) -> None:
     wal.write_bytes(whole + tail)
 
 
-def submit(port: int, numbers: range) -> set[Any]:
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub: Any = BlockingRelayStubs(channel)
-        return {
-            stub.history.SubmitHistorical(request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
-            for n in numbers
-        }
+def submit(stub: Any, numbers: range) -> set[Any]:
+    return {
+        stub.history.SubmitHistorical(request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
+        for n in numbers
+    }
 
 
 @pytest.mark.parametrize("how", ["half a frame", "a frame of noise", "zeros"])
 @pytest.mark.smoke
 def test_torn_end_of_the_log_loses_nothing_that_was_answered(tmp_path: Path, how: str) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "dexorder_relay"]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path, port)) as first:
-        assert submit(port, range(ANSWERED)) == {ingest.SubmitResponse.QUEUED}
+    with relay_process(tmp_path, port) as (first, stub):
+        assert submit(stub, range(ANSWERED)) == {ingest.SubmitResponse.QUEUED}
         first.send_signal(signal.SIGKILL)
     (wal,) = (path for path in tmp_path.rglob("*-wal") if path.name.startswith("relay"))
     assert wal.stat().st_size > FRAME
     torn(wal, how)
-    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path, port)) as second:
-        try:
-            assert submit(port, range(ANSWERED)) == {ingest.SubmitResponse.DUPLICATE}
-            assert submit(port, range(ANSWERED, ANSWERED + 5)) == {ingest.SubmitResponse.QUEUED}
-        finally:
-            second.terminate()
+    with relay_process(tmp_path, port) as (_, stub):
+        assert submit(stub, range(ANSWERED)) == {ingest.SubmitResponse.DUPLICATE}
+        assert submit(stub, range(ANSWERED, ANSWERED + 5)) == {ingest.SubmitResponse.QUEUED}

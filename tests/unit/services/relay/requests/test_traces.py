@@ -24,8 +24,16 @@ async def submit(s: Suite, request_id: str, start: int, end: int, traceparent: s
 
 async def taken(s: Suite) -> ingest.DataRequest:
     """Return the next dispatch, of a new ingestor."""
-    ingestor = await s.offering()
-    return await ingestor.take()
+    return await (await s.offering()).take()
+
+
+async def fetch(s: Suite, traceparent: str | None) -> ingest.DataRequest:
+    """Have a request end OK; return its dispatch."""
+    await submit(s, "r", 0, 10, traceparent)
+    dispatch = await taken(s)
+    await s.pipeline.land(dispatch)
+    await s.finished("r")
+    return dispatch
 
 
 def own(span: ReadableSpan) -> TraceContext:
@@ -86,21 +94,14 @@ async def test_request_that_waits_for_the_job_of_another_links_to_its_trace(tmp_
 async def test_request_of_a_caller_without_a_trace_begins_one(tmp_path: Path) -> None:
     with exporting() as exported:
         async with suite(tmp_path) as s:
-            await submit(s, "r", 0, 10, None)
-            dispatch = await taken(s)
-            await s.pipeline.land(dispatch)
-            await s.finished("r")
+            await fetch(s, None)
     assert exported.path(of_request(exported, "r")) == ["dexorder.relay.v1.HistoryService/SubmitHistorical", REQUEST]
 
 
-@pytest.mark.parametrize("traceparent", ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"])
-async def test_caller_that_samples_nothing_is_not_traced(tmp_path: Path, traceparent: str) -> None:
+async def test_caller_that_samples_nothing_is_not_traced(tmp_path: Path) -> None:
     with exporting() as exported:
         async with suite(tmp_path) as s:
-            await submit(s, "r", 0, 10, traceparent)
-            dispatch = await taken(s)
-            await s.pipeline.land(dispatch)
-            await s.finished("r")
+            dispatch = await fetch(s, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00")
     assert trace_of(dispatch.job_id) is None and exported.spans == ()
 
 

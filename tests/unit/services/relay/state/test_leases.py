@@ -19,6 +19,15 @@ def leases(max_slots: int = 1_000) -> Leases:
     return Leases(lease_ns=LEASE_NS, new_id=lambda: f"id{next(ids)}", max_slots=max_slots)
 
 
+def held(kind: SlotKind = SlotKind.HISTORICAL) -> tuple[Leases, str]:
+    """Return leases with job 1, which ingestor ``a`` has since 0, and its dispatch."""
+    d = leases()
+    d.queue(1, "X", kind)
+    d.offer(slot(kind=kind))
+    (made,) = d.assign(now_ns=0)
+    return d, made.dispatch_id
+
+
 def slot(identity: bytes = b"a", exchange: str = "X", kind: SlotKind = SlotKind.HISTORICAL) -> Slot:
     return Slot(identity, exchange, kind)
 
@@ -53,13 +62,10 @@ def test_kinds_of_jobs_share_any_slots_by_age_and_keep_their_own() -> None:
 
 
 def test_nothing_extends_the_lease_of_a_dispatch_that_must_stop() -> None:
-    d = leases()
-    d.queue(1, "X", SlotKind.REALTIME)
-    d.offer(slot(kind=SlotKind.REALTIME))
-    (made,) = d.assign(now_ns=0)
-    d.stop(made.dispatch_id)
-    assert d.renew(made.dispatch_id, now_ns=10)
-    assert d.expired(now_ns=LEASE_NS) == [made.dispatch_id]
+    d, first = held(SlotKind.REALTIME)
+    d.stop(first)
+    assert d.renew(first, now_ns=10)
+    assert d.expired(now_ns=LEASE_NS) == [first]
     d.requeue(1)
     d.offer(slot(kind=SlotKind.REALTIME))
     (again,) = d.assign(now_ns=0)
@@ -68,16 +74,13 @@ def test_nothing_extends_the_lease_of_a_dispatch_that_must_stop() -> None:
 
 
 def test_lease_runs_from_the_last_sign_of_life_and_ends_on_the_dot() -> None:
-    d = leases()
-    d.queue(1, "X")
-    d.offer(slot())
-    (made,) = d.assign(now_ns=0)
-    assert d.renew(made.dispatch_id, now_ns=10)
+    d, first = held()
+    assert d.renew(first, now_ns=10)
     assert d.expired(now_ns=24) == []
-    assert d.expired(now_ns=25) == [made.dispatch_id]
+    assert d.expired(now_ns=25) == [first]
     d.requeue(1)
-    assert not d.renew(made.dispatch_id, now_ns=26) and d.complete(made.dispatch_id) is None
-    assert d.job_of(made.dispatch_id) is None and d.is_queued(1)
+    assert not d.renew(first, now_ns=26) and d.complete(first) is None
+    assert d.job_of(first) is None and d.is_queued(1)
 
 
 def test_expired_jobs_come_before_the_queue_in_their_own_order() -> None:
@@ -95,20 +98,14 @@ def test_expired_jobs_come_before_the_queue_in_their_own_order() -> None:
 
 
 def test_produced_job_has_no_lease() -> None:
-    d = leases()
-    d.queue(1, "X")
-    d.offer(slot())
-    (made,) = d.assign(now_ns=0)
-    assert d.complete(made.dispatch_id) == 1
-    assert d.renew(made.dispatch_id, now_ns=1)
-    assert d.expired(now_ns=10**18) == [] and d.job_of(made.dispatch_id) == 1 and not d.is_running(1)
+    d, first = held()
+    assert d.complete(first) == 1
+    assert d.renew(first, now_ns=1)
+    assert d.expired(now_ns=10**18) == [] and d.job_of(first) == 1 and not d.is_running(1)
 
 
 def test_reject_prefers_another_ingestor_but_takes_the_same_when_it_is_alone() -> None:
-    d = leases()
-    d.queue(1, "X")
-    d.offer(slot(b"a"))
-    d.assign(now_ns=0)
+    d, _ = held()
     d.requeue(1, rejected_by=b"a")
     d.offer(slot(b"a"))
     d.offer(slot(b"b"))
@@ -119,10 +116,7 @@ def test_reject_prefers_another_ingestor_but_takes_the_same_when_it_is_alone() -
 
 
 def test_requeued_job_waits_at_the_front_and_lets_others_go_first_meanwhile() -> None:
-    d = leases()
-    d.queue(1, "X")
-    d.offer(slot())
-    d.assign(now_ns=0)
+    d, _ = held()
     d.queue(2, "X")
     d.requeue(1, not_before_ns=5)
     d.offer(slot())

@@ -171,8 +171,7 @@ async def fetch_with_a_young_hole(s: Suite) -> None:
     await s.queued("first", 0, 10, client_id="me")
     dispatch = await ingestor.take()
     snapshot_id = s.pipeline.upsert([0, 1, 2, 6, 7, 8, 9])
-    young = page(dispatch.job_id, 0, 10, empty=[(3, 6)])
-    young.provisional.extend(ranges([(3, 6)]))
+    young = page(dispatch.job_id, 0, 10, provisional=[(3, 6)])
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[young], finals=[final_of(dispatch.job_id)])
 
 
@@ -225,13 +224,11 @@ async def test_a_query_that_finds_nothing_announces_nothing_and_the_last_one_is_
         for _ in range(2):
             await ingestor.offer()
             dispatch = await ingestor.take()
-            again = page(dispatch.job_id, 3, 6, empty=[(3, 6)])
-            again.provisional.extend(ranges([(3, 6)]))
+            again = page(dispatch.job_id, 3, 6, provisional=[(3, 6)])
             await s.pipeline.report(pages=[again], finals=[final_of(dispatch.job_id)])
             assert (await s.finished(dispatch.request_id)).status == ingest.HistoryReadyNotification.NOT_FOUND
         assert await coverage_kinds(s) == [(0, 3, "rows"), (3, 6, "empty"), (6, 10, "rows")]
-        late = page(dispatch.job_id, 3, 6, empty=[(3, 6)])
-        late.provisional.extend(ranges([(3, 6)]))
+        late = page(dispatch.job_id, 3, 6, provisional=[(3, 6)])
         await s.pipeline.report(pages=[late])  # reported again
         assert (3, 6, "empty") in await coverage_kinds(s)
 

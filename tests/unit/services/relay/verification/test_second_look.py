@@ -102,8 +102,7 @@ async def fetch_a_thin_market(s: Suite, rows: Sequence[int]) -> Any:
     dispatch = await ingestor.take()
     snapshot_id = s.pipeline.upsert(rows)
     holes = [(minute(e.start_ns), minute(e.end_ns)) for e in subtract([TimeRange(at(0), at(MINUTES))], spans(rows))]
-    thin = page(dispatch.job_id, 0, MINUTES, empty=holes)
-    thin.provisional.extend(ranges(holes))
+    thin = page(dispatch.job_id, 0, MINUTES, provisional=holes)
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[thin], finals=[final_of(dispatch.job_id)])
     return ingestor
 
