@@ -433,6 +433,12 @@ class Suite:
         assert answer.status == ingest.SubmitResponse.QUEUED, answer
         return str(answer.notification_topic)
 
+    async def dispatched(self, request_id: str, start: int, end: int, **fields: Any) -> tuple[Ingestor, Any]:
+        """Submit a request; return a new ingestor with its dispatch."""
+        made = await self.offering()
+        await self.queued(request_id, start, end, **fields)
+        return made, await made.take()
+
     async def record(self, request_id: str) -> Any:
         return (await self.relay.history.GetRequest(history_pb.GetRequestRequest(request_id=request_id))).record
 

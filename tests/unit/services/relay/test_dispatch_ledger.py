@@ -40,10 +40,8 @@ async def described(s: Suite, job_ids: Iterable[str]) -> dict[str, tuple[str, in
     return {each.job_id: (each.ticker, each.period_seconds, each.start_ns, each.end_ns) for each in answer.dispatches}
 
 
-async def dispatched(s: Suite, name: str, start: int, end: int, **fields: Any) -> Any:
-    ingestor = await s.offering()
-    await s.queued(name, start, end, **fields)
-    return await ingestor.take()
+async def dispatched(s: Suite, name: str, start: int, end: int) -> Any:
+    return (await s.dispatched(name, start, end))[1]
 
 
 async def test_a_dispatch_is_known_after_its_job_has_ended_and_the_relay_has_restarted(tmp_path: Path) -> None:

@@ -73,9 +73,7 @@ async def test_queue_slots_leases_and_attempts_are_counted_by_exchange(
 async def test_leases_that_run_out_are_requeues_of_their_own(tmp_path: Path, registry: CollectorRegistry) -> None:
     lease = {**SIM, "reason": "lease"}
     async with suite(tmp_path, lease_seconds=1) as s:
-        ingestor = await s.offering()
-        await s.queued("r", 0, 10)
-        dispatch = await ingestor.take()
+        ingestor, dispatch = await s.dispatched("r", 0, 10)
         await ingestor.page(dispatch.job_id, 0, 5)
         await until(lambda: registry.get_sample_value("dexorder_relay_requeues_total", lease) == 1)
         assert registry.get_sample_value("dexorder_relay_dispatches_without_progress_total", SIM) == 0

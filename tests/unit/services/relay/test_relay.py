@@ -412,9 +412,7 @@ async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
 
 async def test_page_report_outside_its_dispatch_or_without_job_is_refused(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = await s.offering()
-        await s.queued("r", 0, 10)
-        dispatch = await ingestor.take()
+        ingestor, dispatch = await s.dispatched("r", 0, 10)
         assert not await ingestor.page("unknown", 0, 10)
         for job_id, start, end in ((dispatch.job_id, 5, 11), ("", 0, 1), (dispatch.job_id, 5, 4)):
             with refused(grpc.StatusCode.INVALID_ARGUMENT):
@@ -427,9 +425,7 @@ def _page_report(job_id: str, start: int, end: int) -> Any:
 
 async def test_reports_repeat_without_effect_and_nonsense_in_them_is_left_out(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = await s.offering()
-        await s.queued("r", 0, 10)
-        dispatch = await ingestor.take()
+        _, dispatch = await s.dispatched("r", 0, 10)
         snapshot_id = s.pipeline.write(range(10))
         bad = page(dispatch.job_id, 5, 4)
         for _ in range(2):

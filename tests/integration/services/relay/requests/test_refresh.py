@@ -70,9 +70,7 @@ async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: P
 async def test_a_job_that_was_dispatched_before_brings_nothing_of_it(tmp_path: Path) -> None:
     """The older request waits for the new job as well; pages of the older dispatch do not count."""
     async with suite(tmp_path) as s:
-        ingestor = await s.offering()
-        await s.queued("old", 0, 30)
-        before = await ingestor.take()
+        ingestor, before = await s.dispatched("old", 0, 30)
         assert await ingestor.page(before.job_id, 0, 15)  # in Kafka, not in the table
         await refresh(s.relay, "new", 10, 20)
         await ingestor.offer()

@@ -14,7 +14,7 @@ from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.unit.services.relay.harness import TICKER, Suite, refused, suite
-from tests.unit.services.relay.realtime.worker import start, stop, worker
+from tests.unit.services.relay.realtime.worker import at_work, stop
 
 COALESCE, DROP_OLDEST = pb.SLOW_CLIENT_POLICY_COALESCE, pb.SLOW_CLIENT_POLICY_DROP_OLDEST
 
@@ -30,10 +30,8 @@ def candle(open_ns: int, period: int = 60, *, closed: bool = False) -> market_pb
 
 
 async def running_job(s: Suite) -> str:
-    one = worker(s)
-    await one.ready()
-    await start(s, "a", 60)
-    return str((await one.job()).job_id)
+    _, sent = await at_work(s, 60)
+    return str(sent.job_id)
 
 
 def watch(s: Suite, **fields: Any) -> Any:

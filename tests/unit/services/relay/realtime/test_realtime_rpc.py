@@ -21,6 +21,7 @@ from dexorder_relay.realtime import jobs
 from tests.unit.services.relay.harness import TICKER, refused, suite
 from tests.unit.services.relay.realtime.worker import (
     RawWorker,
+    at_work,
     described,
     job_in,
     listed,
@@ -73,10 +74,7 @@ async def test_a_worker_of_the_given_protocol_gets_the_job_is_fenced_after_silen
 
 async def test_heartbeats_alone_keep_a_job(tmp_path: Path) -> None:
     async with suite(tmp_path, lease_seconds=1) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a")
-        sent = await one.job()
+        one, sent = await at_work(s)
         for _ in range(8):
             await asyncio.sleep(0.25)
             await one.heartbeat(sent.job_id)
@@ -112,10 +110,7 @@ async def test_one_job_serves_all_subscriptions_and_is_dispatched_anew_when_more
 
 async def test_a_worker_that_ignores_work_stop_is_fenced_in_spite_of_its_heartbeats(tmp_path: Path) -> None:
     async with suite(tmp_path, lease_seconds=1) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a")
-        sent = await one.job()
+        one, sent = await at_work(s)
         await stop(s, "a")
         while (await listed(s)).jobs or await report(s, sent.job_id, (0, 1, 2)) == []:
             await one.heartbeat(sent.job_id)
@@ -203,10 +198,7 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
 async def test_positions_of_candles_are_on_disk_before_the_report_is_answered(tmp_path: Path) -> None:
     """Else a relay that is killed would take the next candle for one behind a hole."""
     async with suite(tmp_path) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a", 60)
-        sent = await one.job()
+        _, sent = await at_work(s, 60)
         open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
         with closing(sqlite3.connect(tmp_path / "relay.db")) as connection:
@@ -217,10 +209,7 @@ async def test_positions_of_candles_are_on_disk_before_the_report_is_answered(tm
 async def test_pages_in_the_table_are_a_position_too(tmp_path: Path) -> None:
     """A worker of the given protocol reports nothing; the next dispatch begins behind what Spark has committed."""
     async with suite(tmp_path) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a", 60)
-        sent = await one.job()
+        one, sent = await at_work(s, 60)
         begin = await resume(s, sent.job_id)
         open_ns = begin.candles[0].start_ns
         page = {"job_id": sent.job_id, "ticker": TICKER}
@@ -238,10 +227,7 @@ async def test_pages_in_the_table_are_a_position_too(tmp_path: Path) -> None:
 
 async def test_candles_that_spark_refuses_are_fetched_as_history(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a", 60)
-        sent = await one.job()
+        one, sent = await at_work(s, 60)
         open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
         values: dict[str, Any] = {"period_seconds": 60, "start_ns": open_ns, "end_ns": open_ns + MINUTE_NS}
@@ -315,10 +301,7 @@ async def _requested_again(one: RawWorker, first: ingest.DataRequest) -> None:
 
 async def test_candles_that_realtime_skips_are_fetched_as_history(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a", 60)
-        sent = await one.job()
+        one, sent = await at_work(s, 60)
         open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
         await report(s, sent.job_id, (60, open_ns + 4 * MINUTE_NS, open_ns + 5 * MINUTE_NS))
@@ -343,10 +326,7 @@ class _Later:
 
 async def test_a_job_begins_again_where_a_later_subscription_asks_for_more(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = worker(s)
-        await one.ready()
-        await start(s, "a")
-        sent = await one.job()
+        one, sent = await at_work(s)
         begin = await resume(s, sent.job_id)
         since_ns = begin.start_ns - MINUTE_NS
         await start(s, "b", since_ns=since_ns)

@@ -12,7 +12,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, suite
-from tests.unit.services.relay.realtime.worker import described, start, worker
+from tests.unit.services.relay.realtime.worker import RawWorker, described, start, worker
 
 QUEUED, DUPLICATE, INVALID = (
     ingest.SubmitResponse.QUEUED,
@@ -27,6 +27,14 @@ async def snapshot(s: Suite, request_id: str, exchange: str = "SIM", **fields: A
     return await s.relay.history.SnapshotTickers(
         pb.SnapshotTickersRequest(request_id=request_id, exchange=exchange, **fields)
     )
+
+
+async def taken(s: Suite) -> tuple[RawWorker, Any]:
+    """Ask for snapshots; return a worker with their dispatch."""
+    await snapshot(s, "t")
+    one = worker(s)
+    await one.ready(ingest.ANY)
+    return one, await one.job()
 
 
 async def land(s: Suite, job_id: str, rows: int, *, refused: str | None = None, error: str | None = None) -> None:
@@ -94,20 +102,15 @@ async def test_other_ends(
     tmp_path: Path, rows: int, refused: str | None, error: str | None, status: Any, text: str
 ) -> None:
     async with suite(tmp_path) as s:
-        await snapshot(s, "t")
-        one = worker(s)
-        await one.ready(ingest.ANY)
-        await land(s, (await one.job()).job_id, rows, refused=refused, error=error)
+        _, sent = await taken(s)
+        await land(s, sent.job_id, rows, refused=refused, error=error)
         record = await s.finished("t")
         assert (record.status, record.error_message) == (status, text)
 
 
 async def test_a_restart_keeps_the_request_and_its_dispatch(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await snapshot(s, "t")
-        one = worker(s)
-        await one.ready(ingest.ANY)
-        sent = await one.job()
+        _, sent = await taken(s)
         page = ppb.PageResult(job_id=sent.job_id, ticker=ALL, start_ns=TAKEN_NS, end_ns=TAKEN_NS, rows=2)
         await s.pipeline.report(pages=[page])
     async with suite(tmp_path) as s:
@@ -120,11 +123,8 @@ async def test_a_restart_keeps_the_request_and_its_dispatch(tmp_path: Path) -> N
 
 async def test_cancel_ends_it(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await snapshot(s, "t")
-        one = worker(s)
-        await one.ready(ingest.ANY)
-        sent = await one.job()
-        await s.relay.history.CancelRequest(pb.CancelRequestRequest(request_id="t"))
+        _, sent = await taken(s)
+        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="t"))
         record = await s.finished("t")
         assert (record.status, record.error_message) == (ERROR, "cancelled")
         assert not await s.ingestor().page(sent.job_id, 0, 1)

@@ -106,6 +106,14 @@ def worker(suite: Suite) -> RawWorker:
     return made
 
 
+async def at_work(suite: Suite, *periods: int) -> tuple[RawWorker, Any]:
+    """Start subscription ``a``; return a worker with the job."""
+    made = worker(suite)
+    await made.ready()
+    await start(suite, "a", *periods)
+    return made, await made.job()
+
+
 async def report(suite: Suite, job_id: str, *spans: tuple[int, int, int], **fields: Any) -> list[str]:
     """Report spans (period, start, end) that Kafka has; return the fenced ids."""
     reports = [

@@ -40,9 +40,7 @@ async def coverage(s: Suite) -> list[tuple[int, int]]:
 
 async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = await s.offering()
-        await s.queued("f", 7, 100_003, **OF_FUNDING)
-        sent = await one.take()
+        one, sent = await s.dispatched("f", 7, 100_003, **OF_FUNDING)
         assert (sent.type, sent.dataset, sent.ticker) == (ingest.DataRequest.DATASET, "funding", PERPETUAL)
         assert (sent.historical.start_time, sent.historical.end_time) == (at(7), at(100_003))
         (issued,) = (
@@ -71,9 +69,7 @@ async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(t
 
 async def test_what_is_not_settled_is_missing_and_the_reason_is_the_ingestors(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = await s.offering()
-        await s.queued("f", 0, 1_000, **OF_FUNDING)
-        sent = await one.take()
+        one, sent = await s.dispatched("f", 0, 1_000, **OF_FUNDING)
         await one.page(sent.job_id, 0, 600)
         write(s, 480)
         await land(s, sent, 0, 600, status=ingest.DataResponse.ERROR, error="not known to SIM yet")
@@ -84,9 +80,7 @@ async def test_what_is_not_settled_is_missing_and_the_reason_is_the_ingestors(tm
 
 async def test_rows_that_stand_twice_end_a_request_as_error(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = await s.offering()
-        await s.queued("f", 0, 1_000, **OF_FUNDING)
-        sent = await one.take()
+        _, sent = await s.dispatched("f", 0, 1_000, **OF_FUNDING)
         write(s, 480, 480)
         await land(s, sent, 0, 1_000)
         record = await s.finished("f")

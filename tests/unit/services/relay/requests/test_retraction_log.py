@@ -162,9 +162,7 @@ async def test_others_who_wait_for_what_is_lost_get_it_fetched(tmp_path: Path) -
 async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path) -> None:
     """They were in Kafka when the range was retracted, whatever their ingestor's clock says."""
     async with suite(tmp_path) as s:
-        ingestor = await s.offering()
-        await s.queued("before", 10, 20)
-        dispatch = await ingestor.take()
+        _, dispatch = await s.dispatched("before", 10, 20)
         await lose_four_to_seven(s)
         table = RetractionTable(s.pipeline.catalog)
         (made,) = table.read()

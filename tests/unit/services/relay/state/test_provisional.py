@@ -167,9 +167,7 @@ async def coverage_kinds(s: Suite) -> list[tuple[int, int, str]]:
 
 async def fetch_with_a_young_hole(s: Suite) -> None:
     """Have minutes [0, 10) fetched by a client, of which [3, 6) are provisionally empty."""
-    ingestor = await s.offering()
-    await s.queued("first", 0, 10, client_id="me")
-    dispatch = await ingestor.take()
+    _, dispatch = await s.dispatched("first", 0, 10, client_id="me")
     snapshot_id = s.pipeline.upsert([0, 1, 2, 6, 7, 8, 9])
     young = page(dispatch.job_id, 0, 10, provisional=[(3, 6)])
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[young], finals=[final_of(dispatch.job_id)])
