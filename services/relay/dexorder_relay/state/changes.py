@@ -7,8 +7,7 @@ change refers to the values in memory. The changes of one list become durable to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.history import HistoryRequest, IssuedDispatch, Outcome, Progress
@@ -22,12 +21,7 @@ from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, SeriesPo
 from dexorder_relay.state.request import LiveRequest
 
 
-class StateChange:
-    """Base of all changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueStored(StateChange):
+class ValueStored(NamedTuple):
     """A new value, or one that takes the place of the value with its key. Ranges and positions are not part of a job.
 
     A history part is stored again for another subscription. A retraction is stored when coverage and jobs reflect it.
@@ -36,22 +30,19 @@ class ValueStored(StateChange):
     value: Job | RealtimeJob | StartedSubscription | HistoryPart | Retraction | UdfRegistration
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAccepted(StateChange):
+class RequestAccepted(NamedTuple):
     """A new request."""
 
     live: LiveRequest
 
 
-@dataclass(frozen=True, slots=True)
-class RequestChanged(StateChange):
+class RequestChanged(NamedTuple):
     """A new state or planned end of a request."""
 
     live: LiveRequest
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEnded(StateChange):
+class RequestEnded(NamedTuple):
     """The outcome of a request, which is announced on its topics."""
 
     request: HistoryRequest
@@ -59,31 +50,27 @@ class RequestEnded(StateChange):
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRevised(StateChange):
+class RequestRevised(NamedTuple):
     """Candles that turned up, announced on the ticker's topic and to clients that were told of their absence."""
 
     request: HistoryRequest
     spans: Sequence[TimeRange]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAttached(StateChange):
+class RequestAttached(NamedTuple):
     """A request that waits for a job."""
 
     request_id: str
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobForgotten(StateChange):
+class JobForgotten(NamedTuple):
     """A job that no request waits for. Its dispatches stay known, because their pages may still arrive."""
 
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchIssued(StateChange):
+class DispatchIssued(NamedTuple):
     """A dispatch of a job of any kind, before it is sent."""
 
     dispatch: IssuedDispatch
@@ -91,16 +78,14 @@ class DispatchIssued(StateChange):
     issued_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchEnded(StateChange):
+class DispatchEnded(NamedTuple):
     """The end of a realtime dispatch. Its retention starts now, because its last records are as young as that."""
 
     dispatch_id: str
     ended_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class RangesChanged(StateChange):
+class RangesChanged(NamedTuple):
     """A change of one range set of a series' coverage, or of a job if ``owner`` is a job's id."""
 
     owner: Series | int
@@ -108,52 +93,45 @@ class RangesChanged(StateChange):
     diff: Diff
 
 
-@dataclass(frozen=True, slots=True)
-class AbsencesChanged(StateChange):
+class AbsencesChanged(NamedTuple):
     """A change of the provisional ranges of a series."""
 
     series: Series
     change: AbsenceChange
 
 
-@dataclass(frozen=True, slots=True)
-class CoverageRead(StateChange):
+class CoverageRead(NamedTuple):
     """The ranges reflect the coverage table as it was at this time."""
 
     read_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class InstrumentsReported(StateChange):
+class InstrumentsReported(NamedTuple):
     """The instruments of a venue, unless the stored ones are newer."""
 
     listed: InstrumentList
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStopped(StateChange):
+class SubscriptionStopped(NamedTuple):
     """The end of a subscription. History that was not requested for it yet is not requested any more."""
 
     subscription_id: str
     stopped_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class RealtimeJobForgotten(StateChange):
+class RealtimeJobForgotten(NamedTuple):
     """A realtime job without subscriptions. Its dispatches stay known, because their records may still arrive."""
 
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PositionsReplaced(StateChange):
+class PositionsReplaced(NamedTuple):
     """All positions of a realtime job."""
 
     job: RealtimeJob
 
 
-@dataclass(frozen=True, slots=True)
-class PositionChanged(StateChange):
+class PositionChanged(NamedTuple):
     """The position of one series of a realtime job."""
 
     job_id: int
@@ -161,11 +139,30 @@ class PositionChanged(StateChange):
     position: SeriesPosition
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPartSubmitted(StateChange):
+class HistoryPartSubmitted(NamedTuple):
     """The request of such a range was accepted."""
 
     request_id: str
 
 
+StateChange: TypeAlias = (
+    ValueStored
+    | RequestAccepted
+    | RequestChanged
+    | RequestEnded
+    | RequestRevised
+    | RequestAttached
+    | JobForgotten
+    | DispatchIssued
+    | DispatchEnded
+    | RangesChanged
+    | AbsencesChanged
+    | CoverageRead
+    | InstrumentsReported
+    | SubscriptionStopped
+    | RealtimeJobForgotten
+    | PositionsReplaced
+    | PositionChanged
+    | HistoryPartSubmitted
+)
 Changes: TypeAlias = list[StateChange]

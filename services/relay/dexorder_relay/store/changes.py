@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.dispatch_id import number_of
@@ -63,7 +63,7 @@ def _statements(change: made.StateChange) -> Iterator[Statement]:
             yield update("requests", changed, request_id=live.request.request_id)
         case made.RequestEnded(request, outcome, progress):
             finished = replace(progress, state=RequestState.FINISHED, delay=None)
-            ended = schema.PROGRESS.values(replace(change, progress=finished)) | schema.OUTCOME.values(outcome)
+            ended = schema.PROGRESS.values(change._replace(progress=finished)) | schema.OUTCOME.values(outcome)
             sql, values = update("requests", {"state": finished.state, **ended}, request_id=request.request_id)
             yield f"{sql} AND status IS NULL", values
             for topic in request.topics:
@@ -120,4 +120,4 @@ def _statements(change: made.StateChange) -> Iterator[Statement]:
         case made.HistoryPartSubmitted(request_id):
             yield update("realtime_history", {"submitted": True}, request_id=request_id)
         case _:
-            raise TypeError(f"{type(change).__name__} has no statement")
+            assert_never(change)
