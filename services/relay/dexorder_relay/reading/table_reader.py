@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyiceberg.catalog import Catalog
@@ -109,8 +108,7 @@ class TableReader:
         return Reading(span, missing, found, rows.snapshot_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """Table and coverage compared, window by window.
 
     Attributes:

@@ -114,8 +114,7 @@ class LiveQueue(Generic[M]):
         return dropped, [self.items.popleft() for _ in range(min(limit, len(self.items)))]
 
 
-@dataclass(frozen=True, slots=True)
-class Interest:
+class Interest(NamedTuple):
     """Filter of a client."""
 
     tickers: frozenset[str]

@@ -17,6 +17,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class SlotKind(IntEnum):
@@ -27,8 +28,7 @@ class SlotKind(IntEnum):
     REALTIME = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """Offer of one ingestor socket to take one job of one exchange."""
 
     identity: bytes
@@ -36,8 +36,7 @@ class Slot:
     kind: SlotKind
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """Send ``job`` to the slot's ingestor under ``dispatch_id``."""
 
     job: int
@@ -45,8 +44,7 @@ class Assignment:
     slot: Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """Result for a job whose dispatch ended early."""
 
     exchange: str
@@ -54,8 +52,7 @@ class Loss:
     given_up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Jobs and free slots of one exchange."""
 
     queued: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from dexorder_common.model.errors import AlreadyExists, NotFound
 from dexorder_common.model.udf import UdfDefinition, UdfRegistration, UdfState, UdfStatus, check_udf_name
@@ -19,8 +20,7 @@ MAX_LINE = 4_096
 MAX_UDFS = 1_000
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line, with the number that the relay gave it."""
 
     number: int
@@ -28,8 +28,7 @@ class LogLine:
     text: str
 
 
-@dataclass
-class Listed:
+class Listed(NamedTuple):
     """A UDF with everything that is known of it."""
 
     definition: UdfDefinition | None

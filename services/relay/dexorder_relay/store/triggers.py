@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
 from dexorder_relay.store.rows import Columns, Row, Statement, insert, select, update, upsert
@@ -21,8 +22,7 @@ NO_ALERT, ALERT_PENDING, ALERT_SENT, ALERT_REFUSED = range(4)
 Connection = sqlite3.Connection
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerChange:
+class TriggerChange(NamedTuple):
     """A registration, or the deletion of one if ``trigger`` is None."""
 
     registration: int
@@ -30,8 +30,7 @@ class TriggerChange:
     trigger: Trigger | None
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerChanges:
+class TriggerChanges(NamedTuple):
     """Changes in their order, complete up to ``change``. With ``reset`` they are all there is."""
 
     changes: list[TriggerChange]
@@ -39,8 +38,7 @@ class TriggerChanges:
     reset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedEvent:
+class ReportedEvent(NamedTuple):
     """Event that the pipeline reports; ``message`` is a serialized CEPTriggerEvent, ``reason`` that of an end."""
 
     event_id: str
@@ -52,8 +50,7 @@ class ReportedEvent:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
+class StoredEvent(NamedTuple):
     """Event with its cursor, and the trigger to which it belongs."""
 
     cursor: int
@@ -62,8 +59,7 @@ class StoredEvent:
     event: ReportedEvent
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAlert:
+class PendingAlert(NamedTuple):
     """Event of which the gateway does not know yet."""
 
     cursor: int
@@ -71,8 +67,7 @@ class PendingAlert:
     event: ReportedEvent
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReport:
+class StoredReport(NamedTuple):
     """Outcome of a report."""
 
     new: list[StoredEvent]

@@ -12,8 +12,7 @@ import struct
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from pyiceberg.catalog import Catalog
 
@@ -32,8 +31,7 @@ EVENTS_IN_AN_ANSWER = 100
 _LENGTH = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class Backtest:
+class Backtest(NamedTuple):
     """Work of a process.
 
     Attributes:

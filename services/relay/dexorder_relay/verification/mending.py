@@ -9,8 +9,7 @@ meanwhile; the caller has the ranges fetched again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +36,7 @@ Copy = tuple[int, ...]
 _VALUES = ("open", "high", "low", "close", "volume", "quote_volume", "trades")
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """Rows of a window, sorted out.
 
     Attributes:
@@ -106,8 +104,7 @@ def _integers(found: pa.Table, name: str) -> NDArray[np.int64]:
     return numbers
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """Wrong rows of a series before anything is changed.
 
     Attributes:
