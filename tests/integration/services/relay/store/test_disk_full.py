@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from tests.unit.services.relay.harness import free_port, relay_process, request
 
 # SQLite's own limit stands for the full file system: it gives SQLITE_FULL, as ENOSPC does.
@@ -43,7 +43,9 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
 
     with relay_process(tmp_path, port) as (_, stub):
         statuses = Counter(
-            stub.history.SubmitHistorical(request(request_id, n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
+            stub.history.SubmitHistorical(
+                request(request_id, n * 10, n * 10 + 10), timeout=60, wait_for_ready=True
+            ).status
             for n, request_id in enumerate(acknowledged)
         )
         assert statuses == {ingest.SubmitResponse.DUPLICATE: len(acknowledged)}

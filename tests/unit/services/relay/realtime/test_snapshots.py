@@ -124,7 +124,7 @@ async def test_a_restart_keeps_the_request_and_its_dispatch(tmp_path: Path) -> N
 async def test_cancel_ends_it(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         _, sent = await taken(s)
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="t"))
+        await s.relay.history.CancelRequest(pb.CancelRequestRequest(request_id="t"))
         record = await s.finished("t")
         assert (record.status, record.error_message) == (ERROR, "cancelled")
         assert not await s.ingestor().page(sent.job_id, 0, 1)
