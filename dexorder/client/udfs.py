@@ -82,7 +82,7 @@ class AsyncUdfs:
         answer: Any = await self._connection.call(
             self._connection.udfs.ListUdfLogs, pb.ListUdfLogsRequest(name=name, after=after)
         )
-        return [UdfLine(each.number, each.time, each.text) for each in answer.lines]
+        return [UdfLine(each.number, each.time_ns, each.text) for each in answer.lines]
 
     async def list(self) -> Udfs:
         """Return all UDFs by name, with their states."""
@@ -98,5 +98,5 @@ class AsyncUdfs:
                 )
                 for each in answer.udfs
             ),
-            answer.reported_at,
+            answer.reported_ns,
         )

@@ -94,7 +94,7 @@ def test_incomplete_rows_are_not_printed(fake: FakeRelay, tmp_dir: Path) -> None
 
 
 def test_an_error_names_the_missing_ranges(fake: FakeRelay) -> None:
-    missing = [{"start_time": START, "end_time": START + 7_200_000_000_000}]
+    missing = [{"start_ns": START, "end_ns": START + 7_200_000_000_000}]
     fake.ends = ended(Notify.ERROR, missing=missing, error_message="gave up")
     result = run("--quiet", "--json")
     assert result.exit_code == 1
@@ -111,7 +111,7 @@ def test_partial_rows_are_written_and_the_run_fails_all_the_same(
         Notify.ERROR,
         rows=HOURS - 1,
         snapshot=warehouse.first_snapshot,
-        missing=[{"start_time": START, "end_time": START + HOUR_NS}],
+        missing=[{"start_ns": START, "end_ns": START + HOUR_NS}],
         error_message="gave up",
     )
     result = run("--quiet", "--json", "--out", "without.csv")
