@@ -63,6 +63,7 @@ check: setup  ## Lint, types, protos.
 	buf lint
 	buf breaking --against tests/wire/baseline
 	$(PY) protos/generate.py --check
+	$(PY) protos/write_service_config.py --check
 	$(PY) docs/write_settings.py --check
 	$(PY) docs/write_exchanges.py --check
 	$(PY) docs/site/build.py --check
@@ -108,8 +109,8 @@ site: setup  ## The documentation as a site in ./site.
 wheel: setup  ## The package, in dist/.
 	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-proto-baseline:  ## After a landing: our own protos become what must stay readable.
-	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
+proto-baseline:  ## At a release: our own protos become what no later version may break.
+	$(PY) protos/write_baseline.py
 
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
 	for name in bootstrap build services runtime dev light peer-numaflow peer-notebook; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \

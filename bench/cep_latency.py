@@ -139,6 +139,7 @@ async def measure(folder: Path, triggers: int, tickers: Sequence[str], candles: 
             while not await is_running(stub):  # noqa: ASYNC110 - it happens in the relay
                 await asyncio.sleep(0.2)
             call = stub.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(callback_id=CALLBACK))
+            await asyncio.wait_for(call.read(), 120)  # the stream is open
             latencies: list[float] = []
             expected = -(-triggers // FIRING) * len(tickers)
             cpu_s = 0.0

@@ -112,9 +112,10 @@ def one_request(relay: Any, span: TimeRange) -> float:
     )
     topic = pb.WatchNotificationsRequest(topic=f"HISTORY_READY:{request_id}")
     stream = relay.history.WatchNotifications(topic, timeout=_LONGEST_SECONDS)
+    next(stream)  # the stream is open
     started = time.perf_counter()
     relay.history.SubmitHistorical(request)
-    told = next(stream).notification
+    told = next(stream).notification.ready
     seconds = time.perf_counter() - started
     stream.cancel()
     if (told.status, told.row_count) != (ingest_pb2.HistoryReadyNotification.OK, count_periods(span, 60)):

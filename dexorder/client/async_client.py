@@ -219,11 +219,12 @@ class AsyncClient:
     async def markets(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, as its ingestors last reported them; VenueUnknown if none has yet."""
         try:
-            request = pb.ListInstrumentsRequest(exchange=venue)
-            answer = await self._connection.call(self._connection.stub.history.ListInstruments, request)
+            request = pb.ListInstrumentsRequest(exchange=venue, page_size=1_000)
+            pages = self._connection.pages(self._connection.stub.history.ListInstruments, request)
+            parts = [decode_instruments(venue, answer) async for answer in pages]
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
-        return decode_instruments(venue, answer)
+        return parts[-1]._replace(markets=tuple(each for part in parts for each in part.markets))
 
     fetch = forwarded(lambda self: self.requests, AsyncRequests.fetch)
     submit = forwarded(lambda self: self.requests, AsyncRequests.submit)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -142,13 +143,39 @@ class RelayConnection:
             stream.cancel()
 
     async def pages(self, method: Callable[..., Awaitable[Any]], request: Any) -> AsyncGenerator[Any, None]:
-        """Yield the pages of a list."""
+        """Yield the pages of a list, each as `call`; ``request`` gets their tokens."""
         while True:
             answer = await self.call(method, request)
             yield answer
             request.page_token = answer.next_page_token
             if not request.page_token:
                 return
+
+    async def resumed(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        item: str,
+        answers: Callable[[], Awaitable[object]] | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the items of a stream that can be resumed, whose field is ``item``, as `stream`; note a reset.
+
+        ``request.after`` follows the cursors, so the stream continues there when it is opened again.
+        """
+        async with aclosing(self.stream(method, request, answers)) as messages:
+            async for message in messages:
+                kind = message.WhichOneof("message")
+                if kind == item:
+                    found = getattr(message, item)
+                    request.after.CopyFrom(found.cursor)
+                    yield found
+                    continue
+                if kind == "reset":
+                    self.on_note(
+                        f"the relay at {self.address} can't continue after the cursor: its database was replaced or "
+                        "restored, or what followed was deleted; all that is stored follows"
+                    )
+                request.after.CopyFrom(getattr(message, kind).cursor)
 
     async def stream(
         self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]] | None = None

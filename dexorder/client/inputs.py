@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from dexorder.client.moments import Moment, moment_ns
 from dexorder.errors import RequestRefused
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.datasets import CANDLES, DATASETS, TRADES, Dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest
@@ -148,3 +149,11 @@ def parse_period(period: str | int) -> int:
     seconds = int(period)
     check_period(seconds)
     return seconds
+
+
+def read_cursor(text: str) -> Cursor | None:
+    """Return the cursor that a text stands for, None for an empty text; RequestRefused if it is none."""
+    try:
+        return Cursor.parse(text)
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None

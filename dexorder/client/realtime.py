@@ -131,7 +131,9 @@ class AsyncRealtime:
 def decode_update(message: pb.WatchMarketDataResponse) -> LiveUpdate:
     """Return one answer of WatchMarketData."""
     return LiveUpdate(
-        tuple(MissedData(m.ticker, m.period_seconds, m.count, m.start_ns, m.end_ns) for m in message.missed),
+        tuple(
+            MissedData(m.series.ticker, m.series.period_seconds, m.count, m.start_ns, m.end_ns) for m in message.missed
+        ),
         tuple((each.ticker, decode_state(each.state)) for each in message.states),
         tuple(map(_trade, message.trades)),
         tuple(map(_candle, message.candles)),

@@ -24,6 +24,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
+from dexorder_common.rpc.common_messages import encode_series
 from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest, StreamRowsResponse
 
@@ -84,7 +85,7 @@ class RelaySource:
 
     def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _RowStream:
         request = StreamRowsRequest(
-            **series.encode(),
+            series=encode_series(series),
             start_ns=span.start_ns or None,  # the ends of time are on no grid
             end_ns=None if span.end_ns == MAX_TIME_NS else span.end_ns,
             snapshot_id=snapshot_id,

@@ -21,6 +21,7 @@ from dexorder import errors
 from dexorder.client.connection import RelayConnection
 from dexorder.rows.answers import TABLE
 from dexorder_common import tracing
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.history import (
     HistoryRequest,
     Notification,
@@ -29,6 +30,7 @@ from dexorder_common.model.history import (
     RequestState,
     RequestStatus,
 )
+from dexorder_common.rpc.common_messages import encode_cursor
 from dexorder_common.rpc.history_messages import (
     decode_notification,
     decode_progress,
@@ -75,25 +77,26 @@ class AsyncRequests:
         self._call = connection.call
         self._stub = connection.stub
 
-    async def notifications(self, topic: str, *, after: int = 0) -> AsyncGenerator[Notification, None]:
+    async def notifications(self, topic: str, *, after: Cursor | None = None) -> AsyncGenerator[Notification, None]:
         """Yield the notifications of a topic, stored ones and new ones, in order, without end.
 
-        The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume.
+        The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume. If
+        the relay can't resume there, as its database was restored, a note says so and all stored ones follow: then a
+        notification may come twice, but none is missed.
 
         Args:
             topic: ``RESPONSE:{client_id}`` for the ends of all requests of a client, ``HISTORY_READY:{request_id}``,
                 or ``REVISED:{ticker}`` for candles that turned up later.
-            after: Cursor of the last notification that is known; 0 for all that are stored.
+            after: Cursor of the last notification that is known; None for all that are stored.
 
         Raises:
             NotAllowed: The topic is another client's.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
-        request = pb.WatchNotificationsRequest(topic=topic, after_cursor=after)
-        messages = self._connection.stream(self._stub.history.WatchNotifications, request)
-        async with aclosing(messages):
-            async for message in messages:
-                request.after_cursor = message.cursor
+        request = pb.WatchNotificationsRequest(topic=topic, after=encode_cursor(after))
+        call = self._stub.history.WatchNotifications
+        async with aclosing(self._connection.resumed(call, request, "notification")) as found:
+            async for message in found:
                 yield decode_notification(topic, message)
 
     async def fetch(
@@ -231,11 +234,11 @@ class AsyncRequests:
                 return
 
     async def _first_notification(self, request_id: str) -> Notification:
-        # Every connection starts at cursor 0: the topic holds the end of one request, and duplicates do no harm.
         topic = f"HISTORY_READY:{request_id}"
         request = pb.WatchNotificationsRequest(topic=topic)
         known = partial(self.get, request_id)
-        async for message in self._connection.stream(self._stub.history.WatchNotifications, request, known):
+        call = self._stub.history.WatchNotifications
+        async for message in self._connection.resumed(call, request, "notification", known):
             notification = decode_notification(topic, message)
             if notification.request_id == request_id:
                 return notification
@@ -290,7 +293,7 @@ def _notification_of(record: RequestRecord) -> Notification:
         raise errors.DexorderError(
             f"request {record.request_id} was announced as ended, but its record is not finished"
         )
-    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, TABLE)
+    return Notification(f"HISTORY_READY:{record.request_id}", None, record.request, record.outcome, TABLE)
 
 
 def _not_ended(request_id: str, timeout: float | None) -> errors.WaitEnded:

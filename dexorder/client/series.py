@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any
 
 from dexorder import errors
 from dexorder.client.connection import RelayConnection
@@ -17,6 +18,7 @@ from dexorder_common.model.coverage import (
     VerificationResult,
 )
 from dexorder_common.model.instrument import Series
+from dexorder_common.rpc.common_messages import encode_series
 from dexorder_common.rpc.coverage_messages import (
     decode_coverage_page,
     decode_coverage_range,
@@ -24,6 +26,7 @@ from dexorder_common.rpc.coverage_messages import (
     decode_verification_progress,
 )
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1.operator_service_pb2 import RepairCoverageRequest
 
 
 class AsyncSeries:
@@ -49,7 +52,8 @@ class AsyncSeries:
         dataset = covered_dataset(period)
         seconds, start_ns, end_ns = read_part(period, since, until, dataset=dataset)
         series = Series(ticker, seconds, dataset)
-        request = pb.StreamCoverageRequest(**series.encode(), start_ns=start_ns, end_ns=end_ns, detail=detail)
+        part = encode_series(series)
+        request = pb.StreamCoverageRequest(series=part, start_ns=start_ns, end_ns=end_ns, detail=detail)
         known, pages = list[CoverageRange](), list[CoveragePage]()
         async with aclosing(
             self._connection.answers(self._connection.stub.coverage.StreamCoverage, request)
@@ -85,20 +89,16 @@ class AsyncSeries:
             RelayUnreachable: The connection broke; verify again.
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
-        request = pb.VerifyCoverageRequest(
-            ticker=ticker,
-            period_seconds=seconds,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            repair=repair,
-            values=values,
-        )
-        async with aclosing(
-            self._connection.answers(self._connection.stub.coverage.VerifyCoverage, request)
-        ) as answers:
+        stub, series = self._connection.stub, Series(ticker, seconds)
+        part: Any = {"series": encode_series(series), "start_ns": start_ns, "end_ns": end_ns, "values": values}
+        if repair:
+            call = self._connection.answers(stub.operator.RepairCoverage, RepairCoverageRequest(**part))
+        else:
+            call = self._connection.answers(stub.coverage.VerifyCoverage, pb.VerifyCoverageRequest(**part))
+        async with aclosing(call) as answers:
             async for answer in answers:
                 if answer.HasField("result"):
-                    return decode_verification(Series(ticker, seconds), answer.result)
+                    return decode_verification(series, answer.result)
                 if on_progress is not None:
                     on_progress(decode_verification_progress(answer.progress))
         raise errors.DexorderError("the relay's answer ended without a result; verify again")

@@ -17,8 +17,10 @@ from dexorder.client.connection import RelayConnection
 from dexorder.client.inputs import check_ticker, read_exact_range
 from dexorder.client.moments import Moment
 from dexorder.errors import RequestRefused
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerEvent
 from dexorder_common.model.user_events import Channel, Preference, Priority
+from dexorder_common.rpc.common_messages import decode_cursor, encode_cursor
 from dexorder_common.rpc.trigger_messages import (
     decode_event,
     decode_registered,
@@ -128,11 +130,12 @@ class AsyncTriggers:
         return [decode_registered(each) async for page in pages for each in page.triggers]
 
     async def events(
-        self, trigger_id: str = "", *, callback_id: str = "", after: int = 0
+        self, trigger_id: str = "", *, callback_id: str = "", after: Cursor | None = None
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield the events of a trigger, or of those with a callback, after a cursor; each once, in order, without end.
 
-        The stream is opened again behind the last event whenever it breaks. Store ``event.cursor`` to resume later.
+        The stream is opened again behind the last event whenever it breaks. Store ``event.cursor`` to resume later; a
+        relay that can't resume there says so in a note and sends all stored events.
 
         Raises:
             RequestRefused: Not exactly one of ``trigger_id`` and ``callback_id`` is given.
@@ -140,12 +143,16 @@ class AsyncTriggers:
         """
         if bool(trigger_id) == bool(callback_id):
             raise RequestRefused("name either a trigger_id or a callback_id")
-        request = pb.WatchTriggerEventsRequest(trigger_id=trigger_id, callback_id=callback_id, after_cursor=after)
-        stub = self._connection.stub
-        async with aclosing(self._connection.stream(stub.trigger.WatchTriggerEvents, request)) as messages:
-            async for each in messages:
-                request.after_cursor = each.cursor
-                yield decode_event(each.event, EventKind(each.kind), each.ticker, each.event_id, each.cursor)
+        request = pb.WatchTriggerEventsRequest(after=encode_cursor(after))
+        if trigger_id:
+            request.trigger_id = trigger_id
+        else:
+            request.callback_id = callback_id
+        call = self._connection.stub.trigger.WatchTriggerEvents
+        async with aclosing(self._connection.resumed(call, request, "event")) as found:
+            async for each in found:
+                cursor, kind = decode_cursor(each.cursor), EventKind(each.kind)
+                yield decode_event(each.event, kind, each.ticker, each.event_id, cursor)
 
     async def test(
         self,

@@ -11,6 +11,8 @@ from dexorder_common.model.udf import UdfDefinition, UdfStatus
 from dexorder_common.rpc.udf_messages import decode_definition, decode_status, encode_definition, names_only
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 
+_PAGE = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class ListedUdf:
@@ -79,24 +81,25 @@ class AsyncUdfs:
 
     async def logs(self, name: str, *, after: int = 0) -> list[UdfLine]:
         """Return the last lines that a UDF has written to stderr, after the line of a number."""
-        answer: Any = await self._connection.call(
-            self._connection.udfs.ListUdfLogs, pb.ListUdfLogsRequest(name=name, after=after)
-        )
-        return [UdfLine(each.number, each.time_ns, each.text) for each in answer.lines]
+        request = pb.ListUdfLogsRequest(name=name, after_number=after, page_size=_PAGE)
+        pages = self._connection.pages(self._connection.udfs.ListUdfLogs, request)
+        return [UdfLine(each.number, each.time_ns, each.text) async for answer in pages for each in answer.lines]
 
     async def list(self) -> Udfs:
         """Return all UDFs by name, with their states."""
-        answer: Any = await self._connection.call(self._connection.udfs.ListUdfs, pb.ListUdfsRequest())
-        return Udfs(
-            tuple(
-                ListedUdf(
-                    each.udf.name,
-                    None if names_only(each.udf) else decode_definition(each.udf),
-                    decode_status(each.status),
-                    each.declared,
-                    each.client_id,
-                )
-                for each in answer.udfs
-            ),
-            answer.reported_ns,
-        )
+        pages = self._connection.pages(self._connection.udfs.ListUdfs, pb.ListUdfsRequest(page_size=_PAGE))
+        found, reported_ns = list[ListedUdf](), 0
+        async for answer in pages:
+            found += map(_decode, answer.udfs)
+            reported_ns = answer.reported_ns
+        return Udfs(tuple(found), reported_ns)
+
+
+def _decode(message: pb.ListedUdf) -> ListedUdf:
+    return ListedUdf(
+        message.udf.name,
+        None if names_only(message.udf) else decode_definition(message.udf),
+        decode_status(message.status),
+        message.declared,
+        message.client_id,
+    )

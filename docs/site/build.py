@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from protos_page import protos_page
 from typer.main import get_command
 
 from dexorder.cli.app import app
@@ -30,16 +30,12 @@ FILES = (
     "docs/clients/rust/build.rs",
     "docs/clients/rust/src/*.rs",
     "protos/dexorder/**/*.proto",
+    "protos/service_config.json",
     "deploy/**/*",
 )
 FOLDERS = {"docs/decisions": "decisions.md", "bench/results": "measurements.md", "protos": "reference/protos.md"}
 """Folders that pages link to, and the page that the site has instead."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
-_MESSAGE_FIELD = 2
-_NESTED = 3
-_SERVICE = 6
-_METHOD = 2
-_MESSAGE = 4
 
 
 def copy_pages(target: Path) -> None:
@@ -124,70 +120,6 @@ def _option_row(parameter: object) -> str | None:
     return f"| `{name}` | {text.replace('<', '&lt;')} |"
 
 
-def protos_page() -> str:
-    """Return our services and messages with the comments of the protos."""
-    with tempfile.TemporaryDirectory() as name:
-        image = Path(name) / "image.binpb"
-        subprocess.run(["buf", "build", str(ROOT), "--as-file-descriptor-set", "-o", str(image)], check=True, cwd=ROOT)
-        files = FileDescriptorSet.FromString(image.read_bytes()).file
-    lines = [
-        "# Services and messages",
-        "",
-        "Generated from [the protos](../protos/dexorder/relay/v1/relay_service.proto).",
-    ]
-    for file in sorted(files, key=lambda each: each.name):
-        if file.name.startswith("dexorder/"):
-            lines += _file_lines(file)
-    return "\n".join(lines) + "\n"
-
-
-def _file_lines(file: FileDescriptorProto) -> list[str]:
-    comments = {
-        tuple(each.path): " ".join((each.leading_comments or each.trailing_comments).split())
-        for each in file.source_code_info.location
-    }
-    lines = ["", f"## {file.name}"]
-    for index, service in enumerate(file.service):
-        lines += ["", f"### service {file.package}.{service.name}", "", comments.get((_SERVICE, index), "")]
-        lines += ["", "| method | request | answer | |", "| --- | --- | --- | --- |"]
-        for number, method in enumerate(service.method):
-            text = _cell(comments.get((_SERVICE, index, _METHOD, number), ""))
-            asked = ("stream " if method.client_streaming else "") + _short(method.input_type)
-            given = ("stream " if method.server_streaming else "") + _short(method.output_type)
-            lines.append(f"| {method.name} | {asked} | {given} | {text} |")
-    for index, message in enumerate(file.message_type):
-        lines += _message_lines(message, (_MESSAGE, index), comments, file.package)
-    return lines
-
-
-def _message_lines(
-    message: DescriptorProto, path: tuple[int, ...], comments: dict[tuple[int, ...], str], package: str
-) -> list[str]:
-    lines = ["", f"#### {package}.{message.name}", "", comments.get(path, "")]
-    if message.field:
-        lines += ["", "| field | number | type | |", "| --- | --- | --- | --- |"]
-    for index, field in enumerate(message.field):
-        text = _cell(comments.get((*path, _MESSAGE_FIELD, index), ""))
-        lines.append(f"| {field.name} | {field.number} | {_type(field)} | {text} |")
-    for index, nested in enumerate(message.nested_type):
-        if not nested.options.map_entry:
-            lines += _message_lines(nested, (*path, _NESTED, index), comments, f"{package}.{message.name}")
-    return lines
-
-
-def _type(field: FieldDescriptorProto) -> str:
-    kind = _short(field.type_name) or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
-    return f"repeated {kind}" if field.label == FieldDescriptorProto.LABEL_REPEATED else kind
-
-
-def _short(name: str) -> str:
-    return name.rsplit(".", 1)[-1]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
 def main() -> int:
     """Build the site; return mkdocs's exit status."""
     chosen = sys.argv[1] if len(sys.argv) > 1 else "site"
@@ -198,7 +130,7 @@ def main() -> int:
         copy_pages(pages)
         (pages / "reference").mkdir()
         (pages / "reference" / "command.md").write_text(command_page())
-        (pages / "reference" / "protos.md").write_text(protos_page())
+        (pages / "reference" / "protos.md").write_text(protos_page(ROOT))
         (pages / "decisions.md").write_text(list_of("Decisions", "docs/decisions", pages))
         (pages / "measurements.md").write_text(list_of("Measurements", "bench/results", pages))
         shutil.copyfile(HERE / "mkdocs.yml", work / "mkdocs.yml")

@@ -109,7 +109,7 @@ PAGES: Mapping[str, Page] = {
             Run(
                 "$ grpcurl",
                 {SUBSCRIBE: f"{CTRL_C} completed_at {SUBSCRIBE}"},
-                unlike=r'"(cursor|count|offset)": "\d+"',
+                unlike=r'"(epoch|sequence|oldest_sequence|count|offset)": "\w+"',
             ),
             Run("$ dexorder events tail"),
         ),

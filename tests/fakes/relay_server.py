@@ -12,8 +12,10 @@ from typing import Any
 import grpc
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as triggers_pb2
@@ -21,6 +23,8 @@ from tests.fakes.candle_table import HOURS, START
 from tests.fakes.relay_servicer import RelayServicer, add_relay_services
 
 Notify = ingest_pb2.HistoryReadyNotification
+EPOCH = "epoch-1"
+"""Of the cursors of notifications."""
 
 
 @dataclass
@@ -40,9 +44,9 @@ class FakeRelay:
         stuck_tickers: Requests of these do not end.
         ends_of: The record at the end for requests of these tickers, instead of ``ends``.
         refuse_tickers: Tickers that are answered INVALID, with the sentence.
-        markets: What ListInstruments answers by exchange.
+        markets: What ListInstruments answers by exchange, in pages.
         coverage: What StreamCoverage answers, one after the other.
-        verified: What VerifyCoverage answers, one after the other.
+        verified: What VerifyCoverage and RepairCoverage answer, one after the other.
         asked: What else was asked of the relay than requests.
         subscriptions: Realtime subscriptions by id; None for one that was stopped.
         jobs: What ListRealtime answers beside them.
@@ -81,7 +85,10 @@ class FakeRelay:
             if request.request_id == request_id:
                 record = history_pb.RequestRecord()
                 record.CopyFrom(self.ends_of.get(request.ticker, self.ends))
-                record.request.CopyFrom(request)
+                if request.ticker.startswith("*."):
+                    record.snapshot.request_id, record.snapshot.exchange = request_id, request.ticker[2:]
+                else:
+                    record.request.CopyFrom(request)
                 record.notification_topic = f"HISTORY_READY:{request_id}"
                 if self.held(request.ticker):
                     record.state = history_pb.REQUEST_STATE_RUNNING
@@ -158,7 +165,14 @@ class _Servicer(RelayServicer):
     async def ListInstruments(self, request: Any, context: Any) -> Any:
         if request.exchange not in self.fake.markets:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no ingestor has reported markets of {request.exchange!r}")
-        return self.fake.markets[request.exchange]
+        page = history_pb.ListInstrumentsResponse()
+        page.CopyFrom(self.fake.markets[request.exchange])
+        found, first = list(page.instruments), int(request.page_token or 0)
+        last = first + (request.page_size or 100)
+        del page.instruments[:]
+        page.instruments.extend(found[first:last])
+        page.next_page_token = str(last) if last < len(found) else ""
+        return page
 
     async def StreamCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._gate(context)
@@ -171,6 +185,12 @@ class _Servicer(RelayServicer):
         self.fake.asked.append(request)
         for answer in self.fake.verified:
             yield answer
+
+    async def RepairCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._gate(context)
+        self.fake.asked.append(request)
+        for answer in self.fake.verified:
+            yield operator_pb.RepairCoverageResponse.FromString(answer.SerializeToString())  # the same fields
 
     def StreamOhlc(self, request: Any, context: Any) -> Any:
         raise NotImplementedError("our clients read from Iceberg")
@@ -191,6 +211,7 @@ class _Servicer(RelayServicer):
         kind, _, request_id = request.topic.partition(":")
         record = self.fake.record(request_id)
         assert kind == "HISTORY_READY"
+        yield self._opened(request)
         if self.fake.silent or record is None or self.fake.held(record.request.ticker):
             await asyncio.Event().wait()
         assert record is not None
@@ -202,7 +223,9 @@ class _Servicer(RelayServicer):
             iceberg_table="ohlc",
             row_count=record.row_count,
         )
-        yield history_pb.WatchNotificationsResponse(cursor=7, notification=note)
+        yield history_pb.WatchNotificationsResponse(
+            notification=history_pb.Notification(cursor=common_pb2.Cursor(epoch=EPOCH, sequence=7), ready=note)
+        )
         await asyncio.Event().wait()
 
     async def StartRealtime(self, request: Any, context: Any) -> Any:
@@ -260,6 +283,15 @@ class _Servicer(RelayServicer):
         if not self.fake.live:
             await asyncio.Event().wait()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+
+    def _opened(self, request: Any) -> history_pb.WatchNotificationsResponse:
+        """Return the first answer: it continues after the cursor, or is a reset if that is of another log."""
+        is_known = request.after.epoch in ("", EPOCH)
+        cursor = common_pb2.Cursor(epoch=EPOCH, sequence=request.after.sequence if is_known else 0)
+        start = common_pb2.StreamStart(cursor=cursor, oldest_sequence=7)
+        if is_known:
+            return history_pb.WatchNotificationsResponse(opened=start)
+        return history_pb.WatchNotificationsResponse(reset=start)
 
     async def _break(self, context: Any) -> None:
         if self.fake.crowded:

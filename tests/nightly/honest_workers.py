@@ -30,6 +30,7 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from tests.series_messages import series
 
 JOBS, JOB_PERIODS = 100, 10
 AT_ONCE = 3
@@ -89,8 +90,7 @@ class Honest:
         span = common_pb.TimeRange(start_ns=job.historical.start_time, end_ns=job.historical.end_time)
         page = ppb.PageResult(
             job_id=job.job_id,
-            ticker=job.ticker,
-            period_seconds=60,
+            series=series(job.ticker, 60),
             start_ns=span.start_ns,
             end_ns=span.end_ns,
             empty=[span],

@@ -205,7 +205,7 @@ class Rig:
         self.settle()
         tables = self._tables
         assert tables.load_table(DEAD_LETTERS.name).scan().count() == 0
-        reported = {(page.ticker, page.start_ns) for report in self.relay.reports for page in report.pages}
+        reported = {(page.series.ticker, page.start_ns) for report in self.relay.reports for page in report.pages}
         sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
         assert reported == sent, "each page is reported at least once"
         coverage = pa.concat_tables([part.cast(COVERAGE.arrow) for part in read_coverage(tables)])

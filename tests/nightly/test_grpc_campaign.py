@@ -30,6 +30,7 @@ from dexorder_protos.source.v1 import source_pb2 as source
 from tests.nightly.broker_fuzz import mutated
 from tests.rig.oracle import minutes
 from tests.rig.suite import Suite, running_suite
+from tests.series_messages import series
 
 MESSAGES = int(os.environ.get("DEXORDER_SOAK_PROTOBUFS", "20000"))
 STREAM_SHARE = 20
@@ -37,7 +38,9 @@ CALLERS = 16
 CALL_SECONDS, STREAM_SECONDS = 20.0, 0.05
 SPAN = minutes(0, 10)
 TIME: dict[str, Any] = {"start_time": SPAN.start_ns, "end_time": SPAN.end_ns}
-RANGE = common_pb.TimeRange(**TIME)
+"""Of messages of the ingest protocol."""
+TIME_NS: dict[str, Any] = {"start_ns": SPAN.start_ns, "end_ns": SPAN.end_ns}
+RANGE = common_pb.TimeRange(**TIME_NS)
 OURS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DATA_LOSS}
 """Codes that would be a fault of the server here; and INTERNAL, where it is not one that the protocol asks for."""
 UNEXPECTED = "internal error"
@@ -61,7 +64,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     RELAY + "RowsService/GetCatalog": ("relay", rows_pb.GetCatalogRequest()),
     RELAY + "IngestorService/ReportPage": (
         "relay",
-        ingestor_service_pb2.ReportPageRequest(job_id="j", candles=10, empty=[RANGE], **TIME),
+        ingestor_service_pb2.ReportPageRequest(job_id="j", candles=10, empty=[RANGE], **TIME_NS),
     ),
     RELAY + "IngestorService/ReportDelay": (
         "relay",
@@ -72,7 +75,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     RELAY + "IngestorService/ReportInstruments": (
         "relay",
         ingestor_service_pb2.ReportInstrumentsRequest(
-            exchange="SIM", fetched_ns=1, markets=[history_pb.Instrument(ticker="BTC/USDT.SIM", active=True)]
+            exchange="SIM", fetched_ns=1, instruments=[history_pb.Instrument(ticker="BTC/USDT.SIM", active=True)]
         ),
     ),
     RELAY + "PipelineService/ReportJobs": (
@@ -82,7 +85,7 @@ METHODS: dict[str, tuple[str, Any]] = {
             finals=[pipeline_service_pb2.FinalResult(job_id="j")],
             pages=[
                 pipeline_service_pb2.PageResult(
-                    job_id="j", ticker="XRP/USDT.SIM", period_seconds=60, rows=3, empty=[RANGE], **TIME
+                    job_id="j", series=series("XRP/USDT.SIM", 60), rows=3, empty=[RANGE], **TIME_NS
                 )
             ],
         ),
@@ -123,7 +126,7 @@ STREAMS: dict[str, tuple[str, Any]] = {
     RELAY + "HistoryService/WatchProgress": ("relay", history_pb.WatchProgressRequest(request_id="r")),
     RELAY + "HistoryService/WatchNotifications": (
         "relay",
-        history_pb.WatchNotificationsRequest(topic="HISTORY_READY:r", after_cursor=3),
+        history_pb.WatchNotificationsRequest(topic="HISTORY_READY:r", after=common_pb.Cursor(epoch="e", sequence=3)),
     ),
     RELAY + "HistoryService/StreamOhlc": (
         "relay",

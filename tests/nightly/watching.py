@@ -17,6 +17,7 @@ from dexorder.supervisor.orphan_guard import session_members
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.nightly.runner import Loop, resident_bytes
 from tests.rig.suite import Suite
@@ -79,7 +80,7 @@ class RelayFile:
 
 
 class Listener(Loop):
-    """Follows a client's notifications by cursor across restarts of the relay."""
+    """Follows a client's notifications by cursor across restarts of the relay; none may reset the stream."""
 
     PAUSE_S = 0.1
 
@@ -89,18 +90,21 @@ class Listener(Loop):
         """Request -> the statuses announced for it."""
         self._suite = suite
         self._topic = f"RESPONSE:{client_id}"
-        self._cursor = 0
+        self._cursor: common_pb2.Cursor | None = None
 
     def step(self) -> None:
         self.pause()
-        request = pb.WatchNotificationsRequest(topic=self._topic, after_cursor=self._cursor)
+        request = pb.WatchNotificationsRequest(topic=self._topic, after=self._cursor)
         with suppress(grpc.RpcError), open_sync_channel(self._suite.relay) as channel:
             # cut every few seconds, so that the end of the campaign and each resume are both met
             for item in BlockingRelayStubs(channel).history.WatchNotifications(request, timeout=5):
-                note = item.notification
+                assert not item.HasField("reset"), item
+                if item.HasField("opened"):
+                    continue
+                note = item.notification.ready
                 status = ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(note.status)
                 self.statuses[note.request_id].add(status)
-                self._cursor = item.cursor
+                self._cursor = item.notification.cursor
 
 
 class Addresses(Protocol):

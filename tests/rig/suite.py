@@ -145,7 +145,9 @@ class Suite:
             )
             try:
                 for item in stream:
-                    seen.add(ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(item.notification.status))
+                    if item.HasField("notification"):
+                        status = item.notification.ready.status
+                        seen.add(ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(status))
             except grpc.RpcError as error:
                 assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         return sorted(seen)

@@ -10,6 +10,7 @@ from dexorder import AsyncClient, Client, HistoryError, HistoryRequest, Notifica
 from dexorder.client.live import Realtime
 from dexorder.client.udfs import Udfs
 from dexorder_common.model.coverage import Coverage
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.triggers import RegisteredTrigger
 
@@ -22,7 +23,7 @@ def blocking() -> None:
         rows = client.history("BTC/USDT.SIM", "1h", dt.date(2024, 1, 1), "now", on_progress=on_progress)
         assert_type(rows, Rows)
         assert_type(client.history(["BTC/USDT.SIM", "ETH/USDT.SIM"], 3600, "-30d", parallel=4), Rows)
-        assert_type(client.notifications("RESPONSE:me", after=7), Iterator[Notification])
+        assert_type(client.notifications("RESPONSE:me", after=Cursor("epoch", 7)), Iterator[Notification])
         assert_type(client.coverage("BTC/USDT.SIM", "1h"), Coverage)
         assert_type(client.list_requests(limit=3), list[RequestRecord])
         request = make_request("mine", "BTC/USDT.SIM", "1h", "2024-01-01")

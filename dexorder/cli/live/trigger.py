@@ -16,6 +16,7 @@ import dexorder
 from dexorder.cli.terminal import output
 from dexorder.cli.terminal.options import Count, Json, JsonLines, Relay, example
 from dexorder.cli.terminal.unknown import refuse_misspelt, refuse_unlisted
+from dexorder.client.inputs import read_cursor
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import iso
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
@@ -119,7 +120,7 @@ def remove(
 def tail(
     trigger_id: Annotated[str, typer.Argument(help="Id of the trigger; not with --callback")] = "",
     callback_id: Annotated[str, typer.Option("--callback", help="Events of all triggers with this callback")] = "",
-    after: Annotated[int, typer.Option(min=0, help="Cursor of the last event that is known")] = 0,
+    after: Annotated[str, typer.Option(help="Cursor of the last event that is known, as --json prints it")] = "",
     count: Count = None,
     as_json: JsonLines = False,
     relay: Relay = None,
@@ -129,7 +130,7 @@ def tail(
         raise typer.BadParameter("name either a trigger or --callback")
     out = output.stdout()
     with dexorder.Client(relay, on_note=output.stderr().print) as client, suppress(KeyboardInterrupt):
-        events = client.triggers.events(trigger_id, callback_id=callback_id, after=after)
+        events = client.triggers.events(trigger_id, callback_id=callback_id, after=read_cursor(after))
         for each in islice(events, count):
             if as_json:
                 output.print_json_line(each.as_json())

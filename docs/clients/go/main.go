@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
@@ -36,28 +37,68 @@ func main() {
 	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check(err)
 	defer connection.Close()
-	relay := relayv1.NewRelayServiceClient(connection)
+	history := relayv1.NewHistoryServiceClient(connection)
 
 	// The id is ours, so repeating the call after a lost connection changes nothing.
-	id := fmt.Sprintf("go-%d", time.Now().UnixNano())
-	submitted, err := relay.SubmitHistorical(ctx, &ingestv1.SubmitHistoricalRequest{
-		RequestId: id, Ticker: os.Args[2], PeriodSeconds: uint32(period),
+	request := &ingestv1.SubmitHistoricalRequest{
+		RequestId: fmt.Sprintf("go-%d", time.Now().UnixNano()), Ticker: os.Args[2], PeriodSeconds: uint32(period),
 		StartTime: uint64(start.UnixNano()), EndTime: uint64(end.UnixNano()),
-	})
+	}
+	submitted, err := history.SubmitHistorical(ctx, request)
+	for isLost(err) {
+		log.Printf("waiting for the relay: %v", err)
+		time.Sleep(time.Second)
+		submitted, err = history.SubmitHistorical(ctx, request)
+	}
 	check(err)
 	if submitted.GetErrorMessage() != "" {
 		log.Fatalf("%s: %s", submitted.Status, submitted.GetErrorMessage())
 	}
 
-	// After a break: the same call with AfterCursor set to the last cursor received.
-	notifications, err := relay.WatchNotifications(ctx,
-		&relayv1.WatchNotificationsRequest{Topic: submitted.NotificationTopic})
+	watched := &relayv1.WatchNotificationsRequest{Topic: submitted.NotificationTopic}
+	notification, err := next(ctx, history, watched)
+	for isLost(err) {
+		log.Printf("waiting for the relay: %v", err)
+		time.Sleep(time.Second)
+		notification, err = next(ctx, history, watched)
+	}
 	check(err)
-	answer, err := notifications.Recv()
-	check(err)
-	ended := answer.Notification
+	ended := notification.Ready
 	fmt.Printf("%s: %d rows in %s.%s %s\n",
 		ended.Status, ended.RowCount, ended.IcebergNamespace, ended.IcebergTable, ended.GetErrorMessage())
+}
+
+// next returns the next notification. Afterwards watched.After is the last position received, so that the same call resumes.
+func next(
+	ctx context.Context, history relayv1.HistoryServiceClient, watched *relayv1.WatchNotificationsRequest,
+) (*relayv1.Notification, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := history.WatchNotifications(ctx, watched)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		answer, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		switch message := answer.Message.(type) {
+		case *relayv1.WatchNotificationsResponse_Opened:
+			watched.After = message.Opened.Cursor
+		case *relayv1.WatchNotificationsResponse_Reset_:
+			log.Print("the relay no longer has all that follows our cursor; all that is stored follows")
+			watched.After = message.Reset_.Cursor
+		case *relayv1.WatchNotificationsResponse_Notification:
+			watched.After = message.Notification.Cursor
+			return message.Notification, nil
+		}
+	}
+}
+
+// isLost says whether the relay could not be reached, or was stopped.
+func isLost(err error) bool {
+	return status.Code(err) == codes.Unavailable
 }
 
 // check ends the program with a failed call's text and the field that it names.

@@ -8,42 +8,73 @@ import loader from "@grpc/proto-loader";
 import { fileURLToPath } from "node:url";
 
 import type { SubmitResponse__Output } from "./gen/dexorder/ingest/v1/SubmitResponse.js";
-import type { SubscribeNotificationsResponse__Output } from "./gen/dexorder/relay/v1/WatchNotificationsResponse.js";
-import type { ProtoGrpcType } from "./gen/relay_service.js";
+import type { HistoryServiceClient } from "./gen/dexorder/relay/v1/HistoryService.js";
+import type { Notification__Output } from "./gen/dexorder/relay/v1/Notification.js";
+import type { WatchNotificationsRequest } from "./gen/dexorder/relay/v1/WatchNotificationsRequest.js";
+import type { WatchNotificationsResponse__Output } from "./gen/dexorder/relay/v1/WatchNotificationsResponse.js";
+import type { ProtoGrpcType } from "./gen/history_service.js";
 
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url));
 
 async function main(address: string, ticker: string, period: string, start: string, end: string): Promise<void> {
-  const definition = loader.loadSync("dexorder/relay/v1/relay_service.proto", {
+  const definition = loader.loadSync("dexorder/relay/v1/history_service.proto", {
     includeDirs: [PROTOS], keepCase: true, longs: String, enums: String, defaults: true, oneofs: true,
   });
   const packages = grpc.loadPackageDefinition(definition) as unknown as ProtoGrpcType;
-  const relay = new packages.dexorder.relay.v1.RelayService(address, grpc.credentials.createInsecure());
+  const history = new packages.dexorder.relay.v1.HistoryService(address, grpc.credentials.createInsecure());
 
   // The id is ours, so repeating the call after a lost connection changes nothing.
-  const submitted = await new Promise<SubmitResponse__Output>((resolve, reject) => {
-    relay.SubmitHistorical(
-      {
-        request_id: `ts-${process.hrtime.bigint()}`, ticker, period_seconds: Number(period),
-        start_time: nanoseconds(start), end_time: nanoseconds(end),
-      },
-      (error, answer) => (error || !answer ? reject(error) : resolve(answer)),
-    );
-  });
+  const request = {
+    request_id: `ts-${process.hrtime.bigint()}`, ticker, period_seconds: Number(period),
+    start_time: nanoseconds(start), end_time: nanoseconds(end),
+  };
+  const submitted = await repeated(() => new Promise<SubmitResponse__Output>((resolve, reject) => {
+    history.SubmitHistorical(request, (error, answer) => (error || !answer ? reject(error) : resolve(answer)));
+  }));
   if (submitted.error_message) {
     throw new Error(`${submitted.status}: ${submitted.error_message}`);
   }
 
-  // After a break: the same call with after_cursor set to the last cursor received.
-  const notifications = relay.WatchNotifications({ topic: submitted.notification_topic });
-  const answer = await new Promise<SubscribeNotificationsResponse__Output>((resolve, reject) => {
-    notifications.once("data", resolve).on("error", reject);
-  });
-  const ended = answer.notification!;
+  const watched: WatchNotificationsRequest = { topic: submitted.notification_topic };
+  const ended = (await repeated(() => next(history, watched))).ready!;
   const table = `${ended.iceberg_namespace}.${ended.iceberg_table}`;
   console.log(`${ended.status}: ${ended.row_count} rows in ${table} ${ended.error_message ?? ""}`);
-  notifications.cancel();
-  relay.close();
+  history.close();
+}
+
+// Returns the next notification. Afterwards watched.after is the last position received, so that the same call resumes.
+async function next(history: HistoryServiceClient, watched: WatchNotificationsRequest): Promise<Notification__Output> {
+  const answers = history.WatchNotifications(watched);
+  answers.on("error", () => {}); // the loop throws it; cancelling makes another one
+  try {
+    for await (const answer of answers as AsyncIterable<WatchNotificationsResponse__Output>) {
+      if (answer.reset) {
+        console.error("the relay no longer has all that follows our cursor; all that is stored follows");
+      }
+      watched.after = (answer.opened ?? answer.reset ?? answer.notification)!.cursor;
+      if (answer.notification) {
+        return answer.notification;
+      }
+    }
+  } finally {
+    answers.cancel();
+  }
+  throw new Error("the stream has ended");
+}
+
+// Repeats a call while the relay can't be reached, or is stopped.
+async function repeated<T>(call: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await call();
+    } catch (error) {
+      if ((error as grpc.ServiceError).code !== grpc.status.UNAVAILABLE) {
+        throw error;
+      }
+      console.error(`waiting for the relay: ${(error as Error).message}`);
+      await new Promise((resolve) => setTimeout(resolve, 1_000));
+    }
+  }
 }
 
 // Times do not fit into a JavaScript number: they are texts.

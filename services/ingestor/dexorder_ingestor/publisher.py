@@ -18,11 +18,11 @@ from dexorder_common.model.history import Delay
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.rpc.client_retry import Failure, code_of, error_text, is_failure
-from dexorder_common.rpc.history_messages import encode_candle_offer, encode_delay, encode_ranges
+from dexorder_common.rpc.common_messages import encode_ranges
+from dexorder_common.rpc.history_messages import encode_candle_offer, encode_delay, encode_instrument
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.traces import send_span
-from dexorder_protos.dexorder.relay.v1 import history_service_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
@@ -115,7 +115,7 @@ class IngestorPublisher:
         """
         request = relay_pb.ReportInstrumentsRequest(
             exchange=listed.venue,
-            markets=[history_service_pb2.Instrument(**each._asdict()) for each in listed.markets],
+            instruments=map(encode_instrument, listed.markets),
             fetched_ns=listed.fetched_ns,
             candles=encode_candle_offer(listed.candles) if listed.candles else None,
         )

@@ -91,7 +91,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         raise BadSettings(f"DEXORDER_EXCHANGES: {error}") from None
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
-    async with open_store(settings.db, metrics.committed) as store:
+    async with open_store(settings.db, metrics.committed, clock.wall_ns()) as store:
         tables = await asyncio.to_thread(_open, catalog)
         reader, retraction_table = TableReader(tables), RetractionTable(tables)
         numbers = DispatchNumbers()

@@ -42,9 +42,14 @@ class BatchReporter(Protocol):
 def named_snapshots(address: str, since_ns: int) -> dict[int, int]:
     """Ask the relay which snapshots notifications have named since a time, and when last; RpcError if it is away."""
     with open_sync_channel(address) as channel:
-        request = pb.ListNamedSnapshotsRequest(since_ns=since_ns)
-        answer = rpc.PipelineServiceStub(channel).ListNamedSnapshots(request, timeout=CALL_TIMEOUT_S)
-    return {each.snapshot_id: each.named_ns for each in answer.snapshots}
+        stub, found = rpc.PipelineServiceStub(channel), dict[int, int]()
+        request = pb.ListNamedSnapshotsRequest(since_ns=since_ns, page_size=1_000)
+        while True:
+            answer = stub.ListNamedSnapshots(request, timeout=CALL_TIMEOUT_S)
+            found |= {each.snapshot_id: each.named_ns for each in answer.snapshots}
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return found
 
 
 class RelayReporter(RelayClient):

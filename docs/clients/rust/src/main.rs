@@ -2,9 +2,10 @@
 //!
 //!     cargo run -- 127.0.0.1:50051 BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 #[allow(clippy::all)]
@@ -12,7 +13,9 @@ mod stubs {
     tonic::include_proto!("stubs");
 }
 use stubs::dexorder::ingest::v1::{SubmitHistoricalRequest, submit_response::SubmitStatus};
-use stubs::dexorder::relay::v1::{WatchNotificationsRequest, relay_service_client::RelayServiceClient};
+use stubs::dexorder::relay::v1::history_service_client::HistoryServiceClient;
+use stubs::dexorder::relay::v1::watch_notifications_response::Message;
+use stubs::dexorder::relay::v1::{Notification, WatchNotificationsRequest};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -29,7 +32,8 @@ async fn run() -> Result<(), AnyError> {
     let [address, ticker, period, start, end] = arguments.as_slice() else {
         return Err("arguments: ADDRESS TICKER PERIOD_SECONDS START END".into());
     };
-    let mut relay = RelayServiceClient::connect(format!("http://{address}")).await?;
+    let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
+    let mut history = HistoryServiceClient::new(channel);
 
     // The id is ours, so repeating the call after a lost connection changes nothing.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
@@ -41,17 +45,25 @@ async fn run() -> Result<(), AnyError> {
         end_time: nanoseconds(end)?,
         ..Default::default()
     };
-    let submitted = relay.submit_historical(request).await.map_err(explained)?.into_inner();
+    let submitted = loop {
+        match history.submit_historical(request.clone()).await {
+            Err(status) if is_lost(&status) => pause(&status).await,
+            answer => break answer.map_err(explained)?.into_inner(),
+        }
+    };
     if let Some(message) = submitted.error_message.as_ref().filter(|message| !message.is_empty()) {
         return Err(format!("{}: {message}", submitted.status().as_str_name()).into());
     }
     assert!(matches!(submitted.status(), SubmitStatus::Queued | SubmitStatus::Duplicate));
 
-    // After a break: the same call with after_cursor set to the last cursor received.
-    let topic = WatchNotificationsRequest { topic: submitted.notification_topic, after_cursor: 0 };
-    let mut notifications = relay.subscribe_notifications(topic).await.map_err(explained)?.into_inner();
-    let answer = notifications.message().await.map_err(explained)?.ok_or("the stream has ended")?;
-    let ended = answer.notification.ok_or("the answer has no notification")?;
+    let mut watched = WatchNotificationsRequest { topic: submitted.notification_topic, after: None };
+    let notification = loop {
+        match next(&mut history, &mut watched).await {
+            Err(status) if is_lost(&status) => pause(&status).await,
+            answer => break answer.map_err(explained)?,
+        }
+    };
+    let ended = notification.ready.ok_or("the notification is empty")?;
     println!(
         "{}: {} rows in {}.{} {}",
         ended.status().as_str_name(),
@@ -61,6 +73,39 @@ async fn run() -> Result<(), AnyError> {
         ended.error_message()
     );
     Ok(())
+}
+
+/// Returns the next notification. Afterwards `watched.after` is the last position received, so that the same call resumes.
+async fn next(
+    history: &mut HistoryServiceClient<Channel>,
+    watched: &mut WatchNotificationsRequest,
+) -> Result<Notification, Status> {
+    let mut answers = history.watch_notifications(watched.clone()).await?.into_inner();
+    while let Some(answer) = answers.message().await? {
+        match answer.message {
+            Some(Message::Opened(start)) => watched.after = start.cursor,
+            Some(Message::Reset(start)) => {
+                eprintln!("the relay no longer has all that follows our cursor; all that is stored follows");
+                watched.after = start.cursor;
+            }
+            Some(Message::Notification(notification)) => {
+                watched.after = notification.cursor.clone();
+                return Ok(notification);
+            }
+            None => {} // a kind of answer that a newer relay has
+        }
+    }
+    Err(Status::unavailable("the stream has ended"))
+}
+
+/// Says whether the relay could not be reached, or was stopped; of a connection that breaks, tonic makes Unknown.
+fn is_lost(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown)
+}
+
+async fn pause(status: &Status) {
+    eprintln!("waiting for the relay: {status}");
+    tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
 fn nanoseconds(time: &str) -> Result<u64, AnyError> {

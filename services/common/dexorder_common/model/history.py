@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Self
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.instrument import Instrument, Series
@@ -333,14 +334,14 @@ class Notification:
     """Announcement that a request has ended.
 
     Attributes:
-        cursor: Position in the topic; 0 if it was made from the record because no notification came.
+        cursor: Position from which a subscriber resumes; None if it was made from the record, as no notification came.
         request: Without limit and client on the receiver's side.
         outcome: Without missing ranges, empty periods and snapshot on the receiver's side.
         table: Name of the Iceberg table, ``namespace.name``.
     """
 
     topic: str
-    cursor: int
+    cursor: Cursor | None
     request: HistoryRequest
     outcome: Outcome
     table: str

@@ -103,9 +103,16 @@ class Series(NamedTuple):
 class ListedInstrument(NamedTuple):
     """An instrument as its venue lists it.
 
+    A field is empty or None if the venue does not say.
+
     Attributes:
         active: Whether it is traded now. It may have history either way.
         type: spot, swap, future or option.
+        exchange_id: The venue's own id.
+        settle: Currency in which a derivative is settled.
+        tick_size: Smallest step of a price, in the quote currency.
+        lot_size: Smallest step of an amount, in the base currency, or in contracts of a derivative.
+        contract_size: Amount of the base currency that a contract stands for; of an inverse one, of the quote currency.
     """
 
     ticker: str
@@ -113,6 +120,14 @@ class ListedInstrument(NamedTuple):
     type: str
     base: str
     quote: str
+    exchange_id: str | None = None
+    settle: str | None = None
+    tick_size: float | None = None
+    lot_size: float | None = None
+    contract_size: float | None = None
+    expiry_ns: int | None = None
+    listed_ns: int | None = None
+    delisted_ns: int | None = None
 
 
 class CandleOffer(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.times import iso
 from dexorder_common.model.user_events import Preference, Priority
 
@@ -112,7 +113,7 @@ class TriggerEvent:
     """An event of a trigger.
 
     Attributes:
-        cursor: Position from which a subscriber resumes; 0 in a backtest.
+        cursor: Position from which a subscriber resumes; None in a backtest.
         ticker: Market for which it fired; empty for events of the whole trigger.
         columns: Names and Flink's types of the result's columns, in order.
         rows: Values of the result's rows.
@@ -127,7 +128,7 @@ class TriggerEvent:
     columns: tuple[tuple[str, str], ...] = ()
     rows: tuple[tuple[Value, ...], ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
-    cursor: int = 0
+    cursor: Cursor | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of one line of ``--json``."""

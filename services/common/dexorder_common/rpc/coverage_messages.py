@@ -13,13 +13,8 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.values import ValueComparison, ValueDifference
-from dexorder_common.rpc.history_messages import (
-    decode_progress,
-    decode_ranges,
-    encode_progress,
-    encode_ranges,
-    fields_of,
-)
+from dexorder_common.rpc.common_messages import decode_ranges, encode_ranges
+from dexorder_common.rpc.history_messages import decode_progress, encode_progress, fields_of
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
@@ -84,12 +79,10 @@ def decode_coverage_page(message: coverage_pb.CoveragePage) -> CoveragePage:
     )
 
 
-def encode_verification_progress(progress: VerificationProgress) -> coverage_pb.VerifyCoverageResponse:
-    """Return an answer before the last one."""
+def encode_verification_progress(progress: VerificationProgress) -> coverage_pb.VerifyProgress:
+    """Return the progress of a verification."""
     request = encode_progress(progress.request) if progress.request else None
-    return coverage_pb.VerifyCoverageResponse(
-        progress=coverage_pb.VerifyProgress(**fields_of(progress, _WINDOWS), request=request)
-    )
+    return coverage_pb.VerifyProgress(**fields_of(progress, _WINDOWS), request=request)
 
 
 def decode_verification_progress(message: coverage_pb.VerifyProgress) -> VerificationProgress:
@@ -100,9 +93,9 @@ def decode_verification_progress(message: coverage_pb.VerifyProgress) -> Verific
     return VerificationProgress(**fields_of(message, _WINDOWS), request=request)
 
 
-def encode_verification(result: VerificationResult) -> coverage_pb.VerifyCoverageResponse:
-    """Return the last answer."""
-    message = coverage_pb.VerifyResult(
+def encode_verification(result: VerificationResult) -> coverage_pb.VerifyResult:
+    """Return the result of a verification."""
+    return coverage_pb.VerifyResult(
         **fields_of(result, _COUNTS),
         **{name: encode_ranges(getattr(result, name)) for name in _RANGES},  # type: ignore[arg-type]
         checked=encode_ranges([result.checked])[0] if result.checked else None,
@@ -110,7 +103,6 @@ def encode_verification(result: VerificationResult) -> coverage_pb.VerifyCoverag
         values=_encode_values(result.values),
         values_after_repair=_encode_values(result.values_after_repair),
     )
-    return coverage_pb.VerifyCoverageResponse(result=message)
 
 
 def _encode_values(found: ValueComparison | None) -> coverage_pb.ValueComparison | None:

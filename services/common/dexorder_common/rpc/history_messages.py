@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from dexorder_common.model.datasets import TICKERS, TRADES
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import (
@@ -31,8 +32,15 @@ from dexorder_common.model.periods import check_span
 from dexorder_common.model.proof import proofs_of, provisional_ranges
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.rpc.common_messages import (
+    decode_cursor,
+    decode_ranges,
+    decode_series,
+    encode_cursor,
+    encode_ranges,
+    encode_series,
+)
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
 
@@ -40,7 +48,8 @@ MAX_UINT32 = 2**32 - 1
 MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
 _PROGRESS = set(history_pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
-_LISTED = tuple(history_pb.Instrument.DESCRIPTOR.fields_by_name)
+_OPTIONAL = ListedInstrument._fields[5:]
+_LISTED = ("ticker", "active", "base", "quote", *_OPTIONAL)
 _OFFER = set(history_pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
 
 
@@ -76,6 +85,17 @@ def decode_request(
         refresh,
         dataset=Series.decode(message.ticker, message.period_seconds, dataset).dataset,
     )
+
+
+def encode_snapshot_request(request: HistoryRequest) -> history_pb.SnapshotTickersRequest:
+    """Return the message that submits a request for the tickers of an exchange."""
+    venue, client_id = request.series.exchange, request.client_id or None
+    return history_pb.SnapshotTickersRequest(request_id=request.request_id, exchange=venue, client_id=client_id)
+
+
+def decode_snapshot_request(message: history_pb.SnapshotTickersRequest) -> HistoryRequest:
+    """Return a request for the tickers of an exchange, unchecked."""
+    return HistoryRequest.of_exchange(message.request_id, message.exchange, TICKERS, message.client_id)
 
 
 def encode_progress(progress: Progress) -> history_pb.Progress:
@@ -117,14 +137,17 @@ def encode_state(state: RequestState) -> history_pb.RequestState.ValueType:
 def encode_record(record: RequestRecord) -> history_pb.RequestRecord:
     """Return the record of a request."""
     end = record.outcome
+    given = record.request
+    of_exchange = given.dataset.whole_exchange
     message = history_pb.RequestRecord(
-        request=encode_request(record.request),
+        request=None if of_exchange else encode_request(given),
+        snapshot=encode_snapshot_request(given) if of_exchange else None,
         state=encode_state(record.state),
         notification_topic=record.topic,
         submitted_ns=record.submitted_ns,
         progress=encode_progress(record.progress),
-        refresh=record.request.refresh,
-        recheck=record.request.again,
+        refresh=given.refresh,
+        recheck=given.again,
         missing=encode_ranges(record.missing),
         provisional=encode_ranges(record.provisional),
         revised=encode_ranges(end.revised if end else ()),
@@ -144,7 +167,10 @@ def encode_record(record: RequestRecord) -> history_pb.RequestRecord:
 
 def decode_record(message: history_pb.RequestRecord) -> RequestRecord:
     """Return the record of a request."""
-    request = replace(decode_request(message.request, refresh=message.refresh), again=message.recheck)
+    if message.HasField("snapshot"):
+        request = decode_snapshot_request(message.snapshot)
+    else:
+        request = replace(decode_request(message.request, refresh=message.refresh), again=message.recheck)
     outcome = Outcome(
         status=RequestStatus.from_number(message.status),
         error=message.error_message,
@@ -165,13 +191,13 @@ def decode_record(message: history_pb.RequestRecord) -> RequestRecord:
     )
 
 
-def encode_notification(notification: Notification) -> history_pb.WatchNotificationsResponse:
+def encode_notification(notification: Notification) -> history_pb.Notification:
     """Return one entry of a topic; its ``end_time`` is the end of the answer."""
     request, end = notification.request, notification.outcome
     namespace, _, table = notification.table.partition(".")
-    return history_pb.WatchNotificationsResponse(
-        cursor=notification.cursor,
-        notification=ingest_pb2.HistoryReadyNotification(
+    return history_pb.Notification(
+        cursor=encode_cursor(notification.cursor),
+        ready=ingest_pb2.HistoryReadyNotification(
             request_id=request.request_id,
             ticker=request.ticker,
             period_seconds=request.period_seconds,
@@ -190,15 +216,15 @@ def encode_notification(notification: Notification) -> history_pb.WatchNotificat
     )
 
 
-def decode_notification(topic: str, message: history_pb.WatchNotificationsResponse) -> Notification:
+def decode_notification(topic: str, message: history_pb.Notification) -> Notification:
     """Return one entry of a topic."""
-    note = message.notification
+    note = message.ready
     status = RequestStatus.from_number(note.status)
     dataset = Series.decode(note.ticker, note.period_seconds, note.dataset).dataset
     times = note.start_time, note.end_time
     return Notification(
         topic,
-        message.cursor,
+        decode_cursor(message.cursor),
         HistoryRequest(note.request_id, note.ticker, *times, note.period_seconds, dataset=dataset),
         Outcome(
             status,
@@ -213,13 +239,17 @@ def decode_notification(topic: str, message: history_pb.WatchNotificationsRespon
     )
 
 
-def encode_instruments(found: InstrumentList) -> history_pb.ListInstrumentsResponse:
-    """Return the instruments of a venue."""
-    return history_pb.ListInstrumentsResponse(
-        markets=[history_pb.Instrument(**each._asdict()) for each in found.markets],
-        fetched_ns=found.fetched_ns,
-        candles=encode_candle_offer(found.candles) if found.candles else None,
-    )
+def encode_instrument(listed: ListedInstrument) -> history_pb.Instrument:
+    """Return one instrument of a venue."""
+    kind = history_pb.InstrumentKind.Value(f"INSTRUMENT_KIND_{(listed.type or 'unspecified').upper()}")
+    return history_pb.Instrument(kind=kind, **{name: getattr(listed, name) for name in _LISTED})
+
+
+def decode_instrument(message: history_pb.Instrument) -> ListedInstrument:
+    """Return one instrument of a venue, unchecked."""
+    kind = "" if not message.kind else history_pb.InstrumentKind.Name(message.kind).removeprefix("INSTRUMENT_KIND_")
+    given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}  # type: ignore[arg-type]
+    return ListedInstrument(message.ticker, message.active, kind.lower(), message.base, message.quote, **given)
 
 
 def encode_candle_offer(offer: CandleOffer) -> history_pb.CandleOffer:
@@ -230,10 +260,9 @@ def encode_candle_offer(offer: CandleOffer) -> history_pb.CandleOffer:
 def decode_instruments(
     venue: str, message: ingestor_service_pb2.ReportInstrumentsRequest | history_pb.ListInstrumentsResponse
 ) -> InstrumentList:
-    """Return the instruments of a venue, unchecked."""
-    instruments = tuple(ListedInstrument(**fields_of(each, _LISTED)) for each in message.markets)
+    """Return the instruments of a venue, unchecked; those of a page if it is one."""
     offer = _decode_candle_offer(message.candles) if message.HasField("candles") else None
-    return InstrumentList(venue, instruments, message.fetched_ns, offer)
+    return InstrumentList(venue, tuple(map(decode_instrument, message.instruments)), message.fetched_ns, offer)
 
 
 def _decode_candle_offer(message: history_pb.CandleOffer) -> CandleOffer:
@@ -245,7 +274,7 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
     """Return one page of a report."""
     return pipeline_service_pb2.PageResult(
         job_id=page.dispatch_id,
-        **page.series.encode(),
+        series=encode_series(page.series),
         start_ns=page.span.start_ns,
         end_ns=page.span.end_ns,
         rows=page.rows,
@@ -259,8 +288,8 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
 def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     """Return one page of a report; InvalidRequest if its id, ticker, period or range is invalid."""
     number_of(message.job_id)
-    Instrument.parse(message.ticker)
-    series = Series.decode(message.ticker, message.period_seconds, message.dataset)
+    series = decode_series(message.series)
+    Instrument.parse(series.ticker)
     start_ns, end_ns = message.start_ns, message.end_ns
     return PageResult(
         message.job_id,
@@ -278,19 +307,21 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
 
 def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.IssuedDispatch:
     """Return one dispatch of an answer."""
-    return pipeline_service_pb2.IssuedDispatch(
-        job_id=dispatch.dispatch_id,
-        **dispatch.series.encode(),
-        start_ns=dispatch.span.start_ns,
-        end_ns=dispatch.span.end_ns,
-        realtime=dispatch.is_realtime,
+    message = pipeline_service_pb2.IssuedDispatch(
+        job_id=dispatch.dispatch_id, start_ns=dispatch.span.start_ns, end_ns=dispatch.span.end_ns
     )
+    if dispatch.is_realtime:
+        message.realtime_ticker = dispatch.series.ticker
+    else:
+        message.series.CopyFrom(encode_series(dispatch.series))
+    return message
 
 
 def decode_issued_dispatch(message: pipeline_service_pb2.IssuedDispatch) -> IssuedDispatch:
     """Return one dispatch of an answer."""
-    series = Series.decode(message.ticker, message.period_seconds, message.dataset)
-    return IssuedDispatch(message.job_id, series, TimeRange(message.start_ns, message.end_ns), message.realtime)
+    is_realtime = message.HasField("realtime_ticker")
+    series = Series(message.realtime_ticker, 0, TRADES) if is_realtime else decode_series(message.series)
+    return IssuedDispatch(message.job_id, series, TimeRange(message.start_ns, message.end_ns), is_realtime)
 
 
 def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
@@ -299,16 +330,6 @@ def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResul
         raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
     total = min(message.total_records, MAX_TIME_NS)
     return FinalResult(message.job_id, FinalStatus(message.status), message.error_message, total)
-
-
-def encode_ranges(ranges: Iterable[TimeRange]) -> list[common_pb.TimeRange]:
-    """Return half-open ranges."""
-    return [common_pb.TimeRange(start_ns=each.start_ns, end_ns=each.end_ns) for each in ranges]
-
-
-def decode_ranges(messages: Iterable[common_pb.TimeRange]) -> tuple[TimeRange, ...]:
-    """Return half-open ranges; InvalidRequest if one is reversed."""
-    return tuple(TimeRange(each.start_ns, each.end_ns) for each in messages)
 
 
 def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:

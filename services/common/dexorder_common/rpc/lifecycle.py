@@ -29,8 +29,9 @@ from dexorder_common import logs, tracing
 from dexorder_common.config import BadSettings, split_address
 from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.rpc.identity import Admission, Role, read_callers
+from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, read_callers
 from dexorder_common.rpc.policy import Admit, InternalText
+from dexorder_common.rpc.server_info import add_server_info
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor
 from dexorder_common.rpc.server_tracing import TracingInterceptor
 from dexorder_common.rpc.settings import ServiceSettings
@@ -148,12 +149,13 @@ async def grpc_server(
         ],
     )
     names = tuple(register(server))
+    add_server_info(server, settings, names)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if settings.introspection:
         channelz.add_channelz_servicer(server)
         reflection.enable_server_reflection(
-            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
+            [*names, SERVER_INFO, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
         )
     port = bind(server, settings.listen, settings)
     for address in extra_addresses:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.periods import TRADES_PERIOD, check_span
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import check_span
 from dexorder_common.model.realtime import (
     RealtimeJobRecord,
     RealtimeParams,
@@ -21,9 +23,15 @@ from dexorder_common.model.realtime import (
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.rpc.common_messages import decode_series, encode_series
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2, ingestor_service_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
+
+
+def encode_realtime_series(ticker: str, period_seconds: int) -> common_pb2.Series:
+    """Return the message of a series of a realtime job, whose period of trades is 0."""
+    return encode_series(Series(ticker, period_seconds, realtime_dataset(period_seconds)))
 
 
 def encode_params(params: RealtimeParams) -> ingest_pb2.RealtimeParams:
@@ -111,7 +119,7 @@ def encode_job(job: RealtimeJobRecord) -> realtime_pb2.RealtimeJob:
         next_attempt_ns=job.next_attempt_ns,
         series=[
             realtime_pb2.RealtimeSeries(
-                period_seconds=each.period_seconds,
+                series=encode_realtime_series(job.ticker, each.period_seconds),
                 settled_until_ns=each.settled_ns,
                 count=each.count,
                 reported_ns=each.reported_ns,
@@ -134,7 +142,7 @@ def decode_job(message: realtime_pb2.RealtimeJob) -> RealtimeJobRecord:
         message.last_error,
         message.next_attempt_ns,
         tuple(
-            SeriesProgress(each.period_seconds, each.settled_until_ns, each.count, each.reported_ns, each.lag_ns)
+            SeriesProgress(each.series.period_seconds, each.settled_until_ns, each.count, each.reported_ns, each.lag_ns)
             for each in message.series
         ),
     )
@@ -159,13 +167,15 @@ def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeRepor
     """Return a report; InvalidRequest if its id, period or range is invalid. Spans of trades may be empty."""
     if not message.job_id:
         raise InvalidRequest("job_id is missing")
-    trades = message.period_seconds == TRADES_PERIOD
+    series = decode_series(message.series)
+    if not series.dataset.in_realtime:
+        raise InvalidRequest(f"series.dataset {series.dataset} is not one of realtime")
     return RealtimeReport(
         message.job_id,
-        message.period_seconds,
-        TimeRange(message.start_ns, message.end_ns)
-        if trades
-        else check_span(message.start_ns, message.end_ns, message.period_seconds),
+        series.period_seconds,
+        check_span(message.start_ns, message.end_ns, series.period_seconds)
+        if series.dataset.has_periods
+        else TimeRange(message.start_ns, message.end_ns),
         message.count,
         message.last_trade_id,
         min(message.lag_ns, MAX_TIME_NS),

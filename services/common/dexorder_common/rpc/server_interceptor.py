@@ -1,8 +1,8 @@
 """grpcio side of `policy`: one interceptor for every server.
 
-A request that does not parse is answered with INVALID_ARGUMENT; grpcio alone answers UNKNOWN with the text of a Python
-exception. A streaming handler may yield a list of serialized answers in place of one answer: they are sent one after
-the other without a step through the handler for each.
+A request that does not parse, or breaks a rule of its fields, is answered with INVALID_ARGUMENT; grpcio alone answers
+UNKNOWN with the text of a Python exception. A streaming handler may yield a list of serialized answers in place of one
+answer: they are sent one after the other without a step through the handler for each.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
+from google.protobuf.message import Message
 from grpc.aio import AbortError
 
 from dexorder_common.metrics import CallMetrics
 from dexorder_common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, InvalidRequest
 from dexorder_common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
+from dexorder_common.rpc.field_rules import check_request
 from dexorder_common.rpc.policy import Admit, CallStatus, InternalText, Method, ServedCall
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -55,6 +57,8 @@ def _unless_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 def _checked(request: Any) -> Any:
     if isinstance(request, InvalidRequest):
         raise request
+    if isinstance(request, Message):
+        check_request(request)
     return request
 
 

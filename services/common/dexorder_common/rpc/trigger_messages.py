@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.triggers import (
     Alert,
@@ -181,7 +182,7 @@ def decode_event(
     kind: EventKind = EventKind.FIRED,
     ticker: str = "",
     event_id: str = "",
-    cursor: int = 0,
+    cursor: Cursor | None = None,
 ) -> TriggerEvent:
     """Return an event; InvalidRequest as ``decode_value``."""
     return TriggerEvent(

@@ -26,11 +26,7 @@ def encode_definition(definition: UdfDefinition) -> pb.Udf:
     return pb.Udf(
         name=definition.name,
         program=definition.program,
-        command=pb.UdfCommand(
-            prog=command.prog, args=command.args, env=dict(command.env), socket=command.socket, grpc=command.grpc
-        )
-        if command != UdfCommand()
-        else None,
+        command=_encode_command(command),
         options=[pb.UdfOption(name=name, values=values) for name, values in sorted(definition.options.items())],
         input=pb.UdfInput(
             table=given.table,
@@ -52,7 +48,13 @@ def decode_definition(message: pb.Udf) -> UdfDefinition:
     return UdfDefinition(
         message.name,
         message.program,
-        UdfCommand(command.prog, tuple(command.args), dict(command.env), command.socket, command.grpc),
+        UdfCommand(
+            command.process.prog,
+            tuple(command.process.args),
+            dict(command.process.env),
+            command.socket,
+            command.grpc,
+        ),
         {each.name: tuple(each.values) for each in message.options},
         UdfInput(
             given.table or OHLC,
@@ -68,6 +70,16 @@ def decode_definition(message: pb.Udf) -> UdfDefinition:
     )
 
 
+def _encode_command(command: UdfCommand) -> pb.UdfCommand | None:
+    if command == UdfCommand():
+        return None
+    if command.socket:
+        return pb.UdfCommand(socket=command.socket)
+    if command.grpc:
+        return pb.UdfCommand(grpc=command.grpc)
+    return pb.UdfCommand(process=pb.UdfProcess(prog=command.prog, args=command.args, env=dict(command.env)))
+
+
 def names_only(message: pb.Udf) -> bool:
     """Return whether no field but the name is set."""
     return message == pb.Udf(name=message.name)
@@ -80,7 +92,7 @@ def encode_registration(registration: UdfRegistration) -> pb.UdfRegistration:
         name=registration.name,
         generation=registration.generation,
         stopped=registration.stopped,
-        since_generation=registration.since_generation,
+        reset_generation=registration.since_generation,
         definition=None if definition is None else encode_definition(definition),
         client_id=registration.client_id,
     )
@@ -92,7 +104,7 @@ def decode_registration(message: pb.UdfRegistration) -> UdfRegistration:
         message.name,
         message.generation,
         message.stopped,
-        message.since_generation,
+        message.reset_generation,
         decode_definition(message.definition) if message.HasField("definition") else None,
         message.client_id,
     )

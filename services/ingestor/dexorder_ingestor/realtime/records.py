@@ -13,6 +13,7 @@ from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeade
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.realtime import RealtimeDispatch
 from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_common.rpc.realtime_messages import encode_realtime_series
 from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.live_buffer import LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
@@ -45,7 +46,10 @@ def encode_live(job_id: str, news: LiveNews, running: Iterable[tuple[int, Candle
     """Return the live data of a job, with the candles that run."""
     missed = [
         realtime_pb2.Missed(
-            period_seconds=each.period_seconds, count=each.count, start_ns=each.start_ns, end_ns=each.end_ns
+            series=encode_realtime_series("", each.period_seconds),
+            count=each.count,
+            start_ns=each.start_ns,
+            end_ns=each.end_ns,
         )
         for each in news.missed
     ]

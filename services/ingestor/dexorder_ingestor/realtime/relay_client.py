@@ -12,6 +12,7 @@ import structlog
 
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.rpc.realtime_messages import encode_realtime_series
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
@@ -194,7 +195,7 @@ async def resume(
 def _encode(progress: SeriesReport) -> pb.RealtimeReport:
     return pb.RealtimeReport(
         job_id=progress.job_id,
-        period_seconds=progress.period_seconds,
+        series=encode_realtime_series("", progress.period_seconds),
         start_ns=progress.span.start_ns,
         end_ns=progress.span.end_ns,
         count=progress.count,

@@ -196,8 +196,9 @@ class LiveHub:
             )
         for stream in streams:
             for each in missed:
-                if stream.interest.has_series(each.period_seconds):
-                    key = ticker, each.period_seconds
+                period = each.series.period_seconds
+                if stream.interest.has_series(period):
+                    key = ticker, period
                     stream.queue.count_dropped(key, Dropped(each.count, each.start_ns, each.end_ns))
             for item in items:
                 if stream.interest.wants(item.kind):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import TypeVar
 
 from dexorder_common.model.coverage import CoveragePage, CoverageRange, known_ranges
+from dexorder_common.model.cursor import Cursor, StreamStart
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
 from dexorder_common.model.instrument import Series
@@ -14,10 +16,13 @@ from dexorder_relay.access import unknown_request
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state.history import progress
 from dexorder_relay.state.request import LiveRequest
+from dexorder_relay.store.logs import Log, start_of
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
 PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
+MAX_TOKEN = 2**63 - 1
+V = TypeVar("V")
 TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:", "REVISED:")
 
 
@@ -77,17 +82,24 @@ class RequestQueries:
                 await asyncio.sleep(WATCH_SECONDS)
                 await self._signals.wait(event)
 
-    async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
-        """Yield a topic's notifications after a cursor, in order, without end; InvalidRequest for an invalid topic."""
+    async def notifications(self, topic: str, after: Cursor | None) -> AsyncGenerator[StreamStart | Notification, None]:
+        """Yield where the stream starts, then a topic's notifications after a cursor, in order, without end.
+
+        Raises:
+            InvalidRequest: The topic is invalid.
+        """
         if not any(topic.startswith(form) and topic != form for form in TOPIC_FORMS):
             raise InvalidRequest(
                 f"topic {topic[:64]!r} is not HISTORY_READY:request_id, RESPONSE:client_id or REVISED:ticker"
             )
         with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
+            start = await self._store.read(start_of, Log.NOTIFICATIONS, after)
+            yield start
+            last = start.cursor
             while True:
-                found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
+                found = await self._store.notifications(topic, last.sequence, NOTIFICATIONS_IN_A_READ)
                 for notification in found:
-                    after = notification.cursor
+                    last = notification.cursor or last
                     yield notification
                 if len(found) < NOTIFICATIONS_IN_A_READ:
                     await self._signals.wait(event)
@@ -123,9 +135,24 @@ def page_size(wanted: int) -> int:
 
 
 def read_token(text: str) -> int | None:
-    """Return the sequence number in a token; None for the first page."""
+    """Return the number in a token; None for the first page."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_TOKEN):
         raise InvalidRequest(f"page_token {text[:32]!r} is invalid; pass the next_page_token of the previous answer")
     return int(text)
+
+
+def page_by_name(items: Iterable[V], name_of: Callable[[V], str], wanted: int, token: str) -> tuple[list[V], str]:
+    """Return the page of a list after the name in a token, and the token of the next one; empty after the last.
+
+    A token names the last item of its page, so that what is added or removed between two calls neither repeats nor
+    hides another item.
+
+    Args:
+        items: In the order of their names.
+        wanted: As in ``page_size``.
+    """
+    size = page_size(wanted)
+    rest = [each for each in items if not token or name_of(each) > token]
+    return rest[:size], name_of(rest[size - 1]) if len(rest) > size else ""

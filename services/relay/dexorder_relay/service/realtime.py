@@ -128,8 +128,7 @@ def _answer(stream: LiveStream) -> pb.WatchMarketDataResponse:
     return pb.WatchMarketDataResponse(
         missed=[
             pb.Missed(
-                ticker=ticker,
-                period_seconds=period,
+                series=messages.encode_realtime_series(ticker, period),
                 count=each.count,
                 start_ns=each.start_ns,
                 end_ns=each.end_ns,

@@ -12,14 +12,15 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc import history_messages as messages
+from dexorder_common.rpc.common_messages import decode_ranges
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_relay.engine import RelayEngine
+from dexorder_relay.requests.queries import page_size, read_token
 
 log = structlog.get_logger(__name__)
 M = TypeVar("M")
 V = TypeVar("V")
-DISPATCHES_IN_A_CALL = SNAPSHOTS_IN_AN_ANSWER = 10_000
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,12 @@ class JobReports:
 
     async def ReportPage(self, request: ipb.ReportPageRequest, _: object) -> ipb.ReportPageResponse:
         """Record a page that Kafka has acknowledged."""
-        if not request.job_id:
-            raise InvalidRequest("job_id is missing")
-        span, empty = TimeRange(request.start_ns, request.end_ns), messages.decode_ranges(request.empty)
+        span, empty = TimeRange(request.start_ns, request.end_ns), decode_ranges(request.empty)
         current = await self.engine.jobs.report_page(request.job_id, span, empty, request.calls)
         return ipb.ReportPageResponse(current=current)
 
     async def ReportDelay(self, request: ipb.ReportDelayRequest, _: object) -> ipb.ReportDelayResponse:
         """Keep what holds up a dispatch."""
-        if not request.job_id:
-            raise InvalidRequest("job_id is missing")
         delay = messages.decode_delay(request.delay) if request.HasField("delay") else None
         current = self.engine.jobs.report_delay(request.job_id, delay)
         return ipb.ReportDelayResponse(current=current)
@@ -70,19 +67,19 @@ class PipelineReports:
         self, request: ppb.DescribeDispatchesRequest, _: object
     ) -> ppb.DescribeDispatchesResponse:
         """Return the dispatches that were issued under these ids."""
-        if len(request.job_ids) > DISPATCHES_IN_A_CALL:
-            raise InvalidRequest(f"job_ids has {len(request.job_ids)} ids; at most {DISPATCHES_IN_A_CALL} are allowed")
         found = await self.engine.context.store.dispatches(request.job_ids)
         return ppb.DescribeDispatchesResponse(dispatches=map(messages.encode_issued_dispatch, found))
 
     async def ListNamedSnapshots(
         self, request: ppb.ListNamedSnapshotsRequest, _: object
     ) -> ppb.ListNamedSnapshotsResponse:
-        """Return the snapshots that notifications have named since a time."""
-        since_ns = min(request.since_ns, MAX_TIME_NS)
-        found = await self.engine.context.store.named_snapshots(since_ns, SNAPSHOTS_IN_AN_ANSWER)
-        snapshots = [ppb.NamedSnapshot(snapshot_id=each, named_ns=named) for each, named in found]
-        return ppb.ListNamedSnapshotsResponse(snapshots=snapshots)
+        """Return a page of the snapshots that notifications have named since a time; the token is the last id."""
+        since_ns, size = min(request.since_ns, MAX_TIME_NS), page_size(request.page_size)
+        found = await self.engine.context.store.named_snapshots(since_ns, read_token(request.page_token), size)
+        return ppb.ListNamedSnapshotsResponse(
+            snapshots=[ppb.NamedSnapshot(snapshot_id=each, named_ns=named) for each, named in found],
+            next_page_token=str(found[-1][0]) if len(found) == size else "",
+        )
 
     def _valid(self, kind: str, decode: Callable[[M], V], parts: Iterable[M]) -> list[V]:
         decoded = []

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import structlog
 from opentelemetry.trace import get_current_span
 
-from dexorder_common.model.datasets import TICKERS
+from dexorder_common.model.cursor import StreamStart
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, RequestState
-from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc import history_messages as messages
+from dexorder_common.rpc.common_messages import decode_cursor, encode_start
 from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
@@ -47,8 +47,8 @@ class RequestRpcs:
 
     async def SnapshotTickers(self, request: SnapshotTickersRequest, _: object) -> ingest.SubmitResponse:
         """Accept a request for a snapshot of all tickers of an exchange."""
-        wanted = HistoryRequest.of_exchange(request.request_id, request.exchange, TICKERS, request.client_id)
-        return await self._submit(request.request_id, lambda: wanted, self.engine.submitter.submit_for_exchange)
+        submit = self.engine.submitter.submit_for_exchange
+        return await self._submit(request.request_id, lambda: messages.decode_snapshot_request(request), submit)
 
     async def _submit(
         self, request_id: str, decode: Callable[[], HistoryRequest], submit: Submit
@@ -118,7 +118,7 @@ class RequestRpcs:
         self, request: history_pb.WatchNotificationsRequest, _: object
     ) -> AsyncIterator[history_pb.WatchNotificationsResponse]:
         """Stream a topic's notifications after a cursor, without end."""
-        after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
+        after = decode_cursor(request.after) if request.HasField("after") else None
         caller = current_caller()
         form, _, name = request.topic.partition(":")
         if form == "RESPONSE":
@@ -127,11 +127,13 @@ class RequestRpcs:
             await self._check_seen(name)
         with self.engine.context.quotas.stream(caller):
             async with aclosing(self.engine.queries.notifications(request.topic, after)) as found:
-                async for notification in found:
-                    if access.sees(caller, notification.request):  # a forgotten id may be used by another client
-                        note = {"dexorder.request_id": notification.request_id}
-                        get_current_span().add_event("notification sent", note)
-                        yield messages.encode_notification(notification)
+                async for item in found:
+                    if isinstance(item, StreamStart):
+                        field = "reset" if item.is_reset else "opened"
+                        yield history_pb.WatchNotificationsResponse(**{field: encode_start(item)})  # type: ignore[arg-type]
+                    elif access.sees(caller, item.request):  # a forgotten id may be used by another client
+                        get_current_span().add_event("notification sent", {"dexorder.request_id": item.request_id})
+                        yield history_pb.WatchNotificationsResponse(notification=messages.encode_notification(item))
 
     async def _check_seen(self, request_id: str) -> None:
         """Raise NotFound for a request of another client."""

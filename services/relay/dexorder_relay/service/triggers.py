@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import structlog
 
 from dexorder_cep import InvalidSql
+from dexorder_common.model.cursor import Cursor, StreamStart
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.model.triggers import EventKind
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc import trigger_messages as messages
+from dexorder_common.rpc.common_messages import decode_cursor, encode_cursor, encode_start
 from dexorder_common.rpc.identity import Role, current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
@@ -75,16 +77,19 @@ class TriggerRpcs:
     ) -> AsyncIterator[pb.WatchTriggerEventsResponse]:
         """Stream events after a cursor, without end."""
         caller = current_caller()
-        named = {"trigger_id": request.trigger_id, "callback_id": request.callback_id}
-        given = [(name, value) for name, value in named.items() if value]
-        if len(given) != 1:
-            raise InvalidRequest(f"{len(given)} of trigger_id and callback_id are given; name exactly one of them")
+        source = request.WhichOneof("source")
+        if source is None or not (name := getattr(request, source)):
+            raise InvalidRequest("trigger_id and callback_id are empty; name one of them")
         client_id = None if caller is None or caller.role is Role.ADMIN else caller.client_id
-        after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
+        after = decode_cursor(request.after) if request.HasField("after") else None
         with self.engine.context.quotas.stream(caller):
-            async with aclosing(self.engine.triggers.events(given[0], client_id, after)) as found:
-                async for each in found:
-                    yield encode_stored(each)
+            async with aclosing(self.engine.triggers.events((source, name), client_id, after)) as found:
+                async for item in found:
+                    if isinstance(item, StreamStart):
+                        field = "reset" if item.is_reset else "opened"
+                        yield pb.WatchTriggerEventsResponse(**{field: encode_start(item)})  # type: ignore[arg-type]
+                    else:
+                        yield pb.WatchTriggerEventsResponse(event=encode_stored(item, self.engine.context.store.epoch))
 
     async def BacktestTrigger(
         self, request: pb.BacktestTriggerRequest, _: object
@@ -140,11 +145,11 @@ class TriggerReports:
         return ppb.ReportTriggerEventsResponse()
 
 
-def encode_stored(each: store.StoredEvent) -> pb.WatchTriggerEventsResponse:
+def encode_stored(each: store.StoredEvent, epoch: str) -> pb.TriggerEvent:
     """Return the message of a stored event."""
     event = each.event
-    return pb.WatchTriggerEventsResponse(
-        cursor=each.cursor,
+    return pb.TriggerEvent(
+        cursor=encode_cursor(Cursor(epoch, each.sequence)),
         event_id=event.event_id,
         kind=event.kind,  # type: ignore[arg-type]  # the same numbers
         ticker=event.ticker,

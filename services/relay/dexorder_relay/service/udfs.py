@@ -14,6 +14,7 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
+from dexorder_relay.requests.queries import page_by_name, page_size, read_token
 from dexorder_relay.state.changes import ValueStored
 
 log = structlog.get_logger(__name__)
@@ -58,14 +59,16 @@ class UdfRpcs:
         return pb.StopUdfResponse()
 
     async def ListUdfs(self, request: pb.ListUdfsRequest, _: object) -> pb.ListUdfsResponse:
-        """Return all UDFs; the environment of a command only to admins."""
+        """Return a page of UDFs; the environment of a command only to admins."""
         caller = current_caller()
-        answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns)
-        for each in self.engine.udfs.listed():
+        listed = self.engine.udfs.listed()
+        found, token = page_by_name(listed, lambda each: each.status.name, request.page_size, request.page_token)
+        answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns, next_page_token=token)
+        for each in found:
             known = each.definition
             udf = pb.Udf(name=each.status.name) if known is None else messages.encode_definition(known)
-            if not access.is_admin(caller):
-                udf.command.env.clear()
+            if not access.is_admin(caller) and udf.command.HasField("process"):
+                udf.command.process.env.clear()
             answer.udfs.add(
                 udf=udf,
                 status=messages.encode_status(each.status),
@@ -75,11 +78,13 @@ class UdfRpcs:
         return answer
 
     async def ListUdfLogs(self, request: pb.ListUdfLogsRequest, _: object) -> pb.ListUdfLogsResponse:
-        """Return the last lines of a UDF."""
+        """Return a page of the last lines of a UDF."""
         self._check_owner(current_caller(), request.name)
-        found = self.engine.udfs.lines(request.name, request.after)
+        size, after = page_size(request.page_size), read_token(request.page_token) or request.after_number
+        found = self.engine.udfs.lines(request.name, after)
         return pb.ListUdfLogsResponse(
-            lines=[pb.UdfLogLine(number=each.number, time_ns=each.time_ns, text=each.text) for each in found]
+            lines=[pb.UdfLogLine(number=each.number, time_ns=each.time_ns, text=each.text) for each in found[:size]],
+            next_page_token=str(found[size - 1].number) if len(found) > size else "",
         )
 
     def _check_owner(self, caller: Caller | None, name: str) -> None:

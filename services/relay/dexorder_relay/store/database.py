@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Retraction
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
@@ -34,6 +35,7 @@ from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store import triggers
 from dexorder_relay.store.changes import statements
 from dexorder_relay.store.loading import fill_registry, fill_state, read_retractions
+from dexorder_relay.store.logs import Log, advance_sequences, epoch_of, note_forgotten
 from dexorder_relay.store.rows import Row, select
 from dexorder_relay.store.schema import (
     COVERAGE_READ,
@@ -57,10 +59,12 @@ _OLDEST = "SELECT {0} FROM {1} WHERE {2} < ? ORDER BY {2}, sequence LIMIT ?"
 _ENDED = _OLDEST.format("request_id", "requests", "completed_ns")
 _STOPPED = _OLDEST.format("subscription_id", "subscriptions", "stopped_ns")
 FORGET_REQUESTS = (
+    note_forgotten(Log.NOTIFICATIONS, f"request_id IN ({_ENDED})"),
     f"DELETE FROM notifications WHERE request_id IN ({_ENDED})",  # noqa: S608
     f"DELETE FROM requests WHERE request_id IN ({_ENDED})",  # noqa: S608
 )
-"""Delete the oldest requests that ended before a time, at most a number of them; first their notifications."""
+"""Delete the oldest requests that ended before a time, at most a number of them; first their notifications, after the
+largest sequence of these was noted."""
 FORGET_SUBSCRIPTIONS = (
     f"DELETE FROM realtime_history WHERE subscription_id IN ({_STOPPED})",  # noqa: S608
     f"DELETE FROM subscriptions WHERE subscription_id IN ({_STOPPED})",  # noqa: S608
@@ -87,11 +91,14 @@ class _Work:
 class Store:
     """Opened in the event loop's thread; ``close`` writes what was given and ends the writer thread."""
 
-    def __init__(self, path: Path, on_commit: OnCommit | None = None) -> None:
+    def __init__(self, path: Path, on_commit: OnCommit | None = None, now_ns: int | None = None) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._connection = open_durable(path, STEPS, newer=_NEWER)
+        with self._connection:
+            advance_sequences(self._connection, time.time_ns() if now_ns is None else now_ns)
+        self.epoch = epoch_of(self._connection)
         self._broken: Exception | None = None
         self._on_commit = on_commit
         self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
@@ -208,12 +215,16 @@ class Store:
         ]
 
     async def notifications(self, topic: str, after: int, limit: int) -> list[Notification]:
-        """Return a topic's notifications after a cursor, in order."""
+        """Return a topic's notifications after a sequence, in order."""
         sql = (
-            "SELECT r.*, n.cursor FROM notifications n JOIN requests r USING (request_id)"
-            " WHERE n.topic = ? AND n.cursor > ? ORDER BY n.cursor LIMIT ?"
+            "SELECT r.*, n.sequence AS place FROM notifications n JOIN requests r USING (request_id)"
+            " WHERE n.topic = ? AND n.sequence > ? ORDER BY n.sequence LIMIT ?"
         )
-        return [_read_notification(topic, row) for row in await self._rows(sql, topic, after, limit)]
+        return [self._read_notification(topic, row) for row in await self._rows(sql, topic, after, limit)]
+
+    def _read_notification(self, topic: str, row: Row) -> Notification:
+        request, cursor = REQUEST.read(row), Cursor(self.epoch, row["place"])
+        return Notification(topic, cursor, request, OUTCOME.read(row), request.dataset.table)
 
     async def instruments(self, venue: str) -> InstrumentList | None:
         """Return the instruments of a venue; None while none were reported."""
@@ -231,13 +242,14 @@ class Store:
         rows = await self._rows("SELECT * FROM dispatches WHERE number IN (SELECT value FROM json_each(?))", numbers)
         return [found for row in rows if (found := DISPATCH.read(row)).dispatch_id in wanted]
 
-    async def named_snapshots(self, since_ns: int, limit: int) -> list[tuple[int, int]]:
-        """Return the snapshots that outcomes since a time name, with the time of the last one, by that time."""
+    async def named_snapshots(self, since_ns: int, after: int | None, limit: int) -> list[tuple[int, int]]:
+        """Return snapshots that outcomes since a time name, with the time of the last one, by id, after one."""
         sql = (
             "SELECT snapshot_id, max(completed_ns) AS last_ns FROM requests"
-            " WHERE completed_ns >= ? AND snapshot_id IS NOT NULL GROUP BY snapshot_id ORDER BY last_ns DESC LIMIT ?"
+            " WHERE completed_ns >= ? AND snapshot_id > ? GROUP BY snapshot_id ORDER BY snapshot_id LIMIT ?"
         )
-        return [(row["snapshot_id"], row["last_ns"]) for row in await self._rows(sql, since_ns, limit)][::-1]
+        first = -(2**63) if after is None else after
+        return [(row["snapshot_id"], row["last_ns"]) for row in await self._rows(sql, since_ns, first, limit)]
 
     async def last_number(self) -> int:
         """Return the largest number of a dispatch or of a retraction; 0 if there is none."""
@@ -259,18 +271,19 @@ class Store:
 
 
 @asynccontextmanager
-async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIterator[Store]:
+async def open_store(path: Path, on_commit: OnCommit | None = None, now_ns: int | None = None) -> AsyncIterator[Store]:
     """Open the store of a file for this process alone, until the block ends.
 
     Args:
         on_commit: Called from the store's thread after each group commit: number of batches, seconds.
+        now_ns: Time at which sequences continue; the system's by default.
 
     Raises:
         BadSettings: Another relay uses the file, or it is not a relay's database.
     """
     with sole_owner(path, variable="DEXORDER_RELAY_DB", owner="relay", harm="dispatch its jobs"):
         try:
-            store = Store(path, on_commit)
+            store = Store(path, on_commit, now_ns)
         except (OSError, ValueError, sqlite3.Error) as error:
             raise BadSettings(f"DEXORDER_RELAY_DB: {path} can't be used: {error}") from error
         try:
@@ -282,11 +295,6 @@ async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIter
 def _read_record(row: Row) -> RequestRecord:
     """Return the record in the row of an ended request."""
     return RECORD.read(row, request=REQUEST.read(row), outcome=OUTCOME.read(row))
-
-
-def _read_notification(topic: str, row: Row) -> Notification:
-    request = REQUEST.read(row)
-    return Notification(topic, row["cursor"], request, OUTCOME.read(row), request.dataset.table)
 
 
 def _number(dispatch_id: str) -> int | None:

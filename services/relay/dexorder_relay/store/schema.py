@@ -18,6 +18,8 @@ from dexorder_relay.store.rows import Columns
 
 _VERSION_1 = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE logs (epoch TEXT NOT NULL);
+INSERT INTO logs VALUES (lower(hex(randomblob(8))));
 
 CREATE TABLE requests (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, request_id TEXT NOT NULL UNIQUE, ticker TEXT NOT NULL,
@@ -30,8 +32,9 @@ CREATE INDEX requests_by_client ON requests (client_id, sequence);
 CREATE INDEX requests_by_state ON requests (state, sequence);
 CREATE INDEX requests_by_end ON requests (completed_ns) WHERE completed_ns IS NOT NULL;
 CREATE INDEX requests_by_series ON requests (ticker, period_seconds, dataset) WHERE client_id != '';
-CREATE TABLE notifications (cursor INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, request_id TEXT NOT NULL);
-CREATE INDEX notifications_by_topic ON notifications (topic, cursor);
+CREATE TABLE notifications (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, request_id TEXT NOT NULL);
+CREATE INDEX notifications_by_topic ON notifications (topic, sequence);
 CREATE INDEX notifications_by_request ON notifications (request_id);
 
 CREATE TABLE jobs (
@@ -85,18 +88,21 @@ CREATE UNIQUE INDEX triggers_by_id ON triggers (trigger_id) WHERE deleted_ns IS 
 CREATE INDEX triggers_by_client ON triggers (client_id) WHERE deleted_ns IS NULL;
 CREATE INDEX triggers_by_end ON triggers (deleted_ns) WHERE deleted_ns IS NOT NULL;
 CREATE TABLE trigger_events (
-    cursor INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, registration INTEGER NOT NULL,
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, registration INTEGER NOT NULL,
     trigger_id TEXT NOT NULL, callback_id TEXT NOT NULL, client_id TEXT NOT NULL, kind INTEGER NOT NULL,
     ticker TEXT NOT NULL, time_ns INTEGER NOT NULL, reported_ns INTEGER NOT NULL, message BLOB NOT NULL,
     alert INTEGER NOT NULL);
-CREATE INDEX trigger_events_by_trigger ON trigger_events (trigger_id, cursor);
-CREATE INDEX trigger_events_by_callback ON trigger_events (callback_id, cursor) WHERE callback_id != '';
+CREATE INDEX trigger_events_by_trigger ON trigger_events (trigger_id, sequence);
+CREATE INDEX trigger_events_by_callback ON trigger_events (callback_id, sequence) WHERE callback_id != '';
 CREATE INDEX trigger_events_by_registration ON trigger_events (registration);
-CREATE INDEX trigger_events_with_alert ON trigger_events (cursor) WHERE alert = 1;
+CREATE INDEX trigger_events_with_alert ON trigger_events (sequence) WHERE alert = 1;
 
 CREATE TABLE udfs (
     name TEXT PRIMARY KEY, generation INTEGER NOT NULL, stopped INTEGER NOT NULL, since_generation INTEGER NOT NULL,
     definition TEXT, client_id TEXT NOT NULL);
+
+INSERT INTO sqlite_sequence (name, seq)
+    VALUES ('requests', 0), ('notifications', 0), ('subscriptions', 0), ('triggers', 0), ('trigger_events', 0);
 """
 STEPS = (_VERSION_1,)
 """Steps that bring a file from each version to the next. A released step is never edited."""

@@ -12,9 +12,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
+from dexorder_relay.store.logs import TRIGGER_CHANGE as _CHANGE
+from dexorder_relay.store.logs import TRIGGER_CHANGE_FORGOTTEN as _FORGOTTEN
+from dexorder_relay.store.logs import Log, note_forgotten
 from dexorder_relay.store.rows import Columns, Row, Statement, insert, select, update, upsert
 
-_CHANGE, _FORGOTTEN, _APPLIED = "trigger_change", "trigger_forgotten_change", "trigger_applied_change"
+_APPLIED = "trigger_applied_change"
 _STATE_AFTER = {EventKind.SUSPENDED: TriggerState.SUSPENDED, EventKind.ENDED: TriggerState.ENDED}
 REASON = "reason"
 """Name in the context of an event of the whole trigger that has the reason."""
@@ -51,9 +54,9 @@ class ReportedEvent(NamedTuple):
 
 
 class StoredEvent(NamedTuple):
-    """Event with its cursor, and the trigger to which it belongs."""
+    """Event with its sequence, and the trigger to which it belongs."""
 
-    cursor: int
+    sequence: int
     trigger_id: str
     client_id: str
     event: ReportedEvent
@@ -62,7 +65,7 @@ class StoredEvent(NamedTuple):
 class PendingAlert(NamedTuple):
     """Event of which the gateway does not know yet."""
 
-    cursor: int
+    sequence: int
     trigger: Trigger
     event: ReportedEvent
 
@@ -130,7 +133,7 @@ def live(connection: Connection) -> list[RegisteredTrigger]:
 def changes_after(connection: Connection, after: int, limit: int) -> TriggerChanges:
     """Return the changes after one, at most ``limit``, unless the database is older than the change, or too new."""
     last, forgotten = _meta(connection, _CHANGE), _meta(connection, _FORGOTTEN)
-    if after > last or after < forgotten:
+    if after > last or 0 < after < forgotten:
         found = [TriggerChange(each.registration, each.registered_ns, each.trigger) for each in live(connection)]
         return TriggerChanges(found, last, reset=True)
     sql = "SELECT * FROM triggers WHERE change > ? ORDER BY change LIMIT ?"
@@ -182,32 +185,32 @@ def _follow(connection: Connection, event: ReportedEvent) -> None:
 def events_after(
     connection: Connection, where: tuple[str, str], client_id: str | None, after: int, limit: int
 ) -> list[StoredEvent]:
-    """Return events after a cursor, in order.
+    """Return events after a sequence, in order.
 
     Args:
         where: ``trigger_id`` or ``callback_id``, and its value.
         client_id: Only of triggers of this client; None for all.
     """
     column, value = where
-    chosen = f"WHERE {column} = ? AND cursor > ? AND (? IS NULL OR client_id = ?) ORDER BY cursor LIMIT ?"
+    chosen = f"WHERE {column} = ? AND sequence > ? AND (? IS NULL OR client_id = ?) ORDER BY sequence LIMIT ?"
     rows = select(connection, f"SELECT * FROM trigger_events {chosen}", value, after, client_id, client_id, limit)  # noqa: S608
-    return [StoredEvent(row["cursor"], row["trigger_id"], row["client_id"], REPORTED.read(row)) for row in rows]
+    return [StoredEvent(row["sequence"], row["trigger_id"], row["client_id"], REPORTED.read(row)) for row in rows]
 
 
 def pending_alerts(connection: Connection, limit: int) -> list[PendingAlert]:
-    """Return the oldest events of which the gateway does not know yet, by cursor."""
-    sql = "SELECT * FROM trigger_events WHERE alert = ? ORDER BY cursor LIMIT ?"
+    """Return the oldest events of which the gateway does not know yet, by sequence."""
+    sql = "SELECT * FROM trigger_events WHERE alert = ? ORDER BY sequence LIMIT ?"
     owner = "SELECT * FROM triggers WHERE registration = ?"
     found = []
     for row in list(select(connection, sql, ALERT_PENDING, limit)):
         trigger = TRIGGER.read(next(select(connection, owner, row["registration"])))
-        found.append(PendingAlert(row["cursor"], trigger, REPORTED.read(row)))
+        found.append(PendingAlert(row["sequence"], trigger, REPORTED.read(row)))
     return found
 
 
 def settle_alerts(connection: Connection, outcomes: Sequence[tuple[int, int]]) -> None:
-    """Store the outcomes of alerts, each ALERT_SENT or ALERT_REFUSED, by the events' cursors."""
-    connection.executemany("UPDATE trigger_events SET alert = ? WHERE cursor = ?", [(o, c) for c, o in outcomes])
+    """Store the outcomes of alerts, each ALERT_SENT or ALERT_REFUSED, by the events' sequences."""
+    connection.executemany("UPDATE trigger_events SET alert = ? WHERE sequence = ?", [(o, c) for c, o in outcomes])
 
 
 def forget(connection: Connection, before_ns: int, limit: int) -> int:
@@ -216,11 +219,10 @@ def forget(connection: Connection, before_ns: int, limit: int) -> int:
     Returns:
         The number of deleted events.
     """
-    sql = (
-        "DELETE FROM trigger_events WHERE cursor IN (SELECT cursor FROM trigger_events"
-        " WHERE reported_ns < ? AND alert != ? ORDER BY cursor LIMIT ?)"
-    )
-    count = connection.execute(sql, (before_ns, ALERT_PENDING, limit)).rowcount
+    oldest = "SELECT sequence FROM trigger_events WHERE reported_ns < ? AND alert != ? ORDER BY sequence LIMIT ?"
+    chosen, values = f"sequence IN ({oldest})", (before_ns, ALERT_PENDING, limit)
+    connection.execute(note_forgotten(Log.TRIGGER_EVENTS, chosen), values)
+    count = connection.execute(f"DELETE FROM trigger_events WHERE {chosen}", values).rowcount  # noqa: S608
     sql = (
         "SELECT registration, change FROM triggers WHERE deleted_ns < ? AND NOT EXISTS"
         " (SELECT 1 FROM trigger_events WHERE trigger_events.registration = triggers.registration) LIMIT ?"

@@ -66,8 +66,8 @@ class AlertSender:
         context = self._context
         pending = await context.store.read(store.pending_alerts, _AT_ONCE)
         answers = await asyncio.gather(*(self._send(stub, each) for each in pending), return_exceptions=True)
-        outcomes = [(each.cursor, answer) for each, answer in zip(pending, answers, strict=True)]
-        settled = [(cursor, answer) for cursor, answer in outcomes if isinstance(answer, int)]
+        outcomes = [(each.sequence, answer) for each, answer in zip(pending, answers, strict=True)]
+        settled = [(sequence, answer) for sequence, answer in outcomes if isinstance(answer, int)]
         await context.store.write(store.settle_alerts, settled)
         for answer in answers:
             if isinstance(answer, BaseException):

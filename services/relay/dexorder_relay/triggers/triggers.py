@@ -14,6 +14,7 @@ from secrets import token_hex
 import structlog
 
 from dexorder_cep import CompiledTrigger, compile_trigger
+from dexorder_common.model.cursor import Cursor, StreamStart
 from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError
 from dexorder_common.model.periods import check_period
@@ -25,6 +26,7 @@ from dexorder_relay.realtime.jobs import RealtimeJobs
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import triggers as rules
 from dexorder_relay.store import triggers as store
+from dexorder_relay.store.logs import Log, start_of
 
 log = structlog.get_logger(__name__)
 EVENTS_IN_A_READ = 500
@@ -95,15 +97,22 @@ class RegisteredTriggers:
         return await self._context.store.read(store.page, client_id, ticker, after, size)
 
     async def events(
-        self, where: tuple[str, str], client_id: str | None, after: int
-    ) -> AsyncGenerator[store.StoredEvent, None]:
-        """Yield events after a cursor, in order, without end; ``where`` and ``client_id`` as ``events_after``."""
+        self, where: tuple[str, str], client_id: str | None, after: Cursor | None
+    ) -> AsyncGenerator[StreamStart | store.StoredEvent, None]:
+        """Yield where the stream starts, then events after a cursor, in order, without end.
+
+        Args:
+            where: As in ``events_after``, like ``client_id``.
+        """
         context = self._context
         with context.signals.listen(":".join(where)) as event:
+            start = await context.store.read(start_of, Log.TRIGGER_EVENTS, after)
+            yield start
+            last = start.cursor.sequence
             while True:
-                found = await context.store.read(store.events_after, where, client_id, after, EVENTS_IN_A_READ)
+                found = await context.store.read(store.events_after, where, client_id, last, EVENTS_IN_A_READ)
                 for each in found:
-                    after = each.cursor
+                    last = each.sequence
                     yield each
                 if len(found) < EVENTS_IN_A_READ:
                     await context.signals.wait(event)

@@ -67,15 +67,18 @@ def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
     grpc_stub.history.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
     assert [each.state for each in watch][-1] == rpb.REQUEST_STATE_FINISHED
     stream = grpc_stub.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:me"))
-    reported = next(stream)
-    assert (reported.notification.error_message, reported.notification.status) == (
+    opened = next(stream).opened
+    assert opened.cursor.epoch and opened.cursor.sequence == 0
+    reported = next(stream).notification
+    assert (reported.ready.error_message, reported.ready.status) == (
         "cancelled",
         ingest.HistoryReadyNotification.ERROR,
     )
     stream.cancel()
     after = grpc_stub.history.WatchNotifications(
-        rpb.WatchNotificationsRequest(topic="RESPONSE:me", after_cursor=reported.cursor), timeout=0.2
+        rpb.WatchNotificationsRequest(topic="RESPONSE:me", after=reported.cursor), timeout=0.2
     )
+    assert next(after).opened.cursor == reported.cursor
     with pytest.raises(grpc.RpcError) as caught:
         next(after)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

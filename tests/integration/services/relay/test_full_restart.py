@@ -44,8 +44,9 @@ async def test_every_request_ends_once_after_a_restart(tmp_path: Path) -> None:
         )
         reported: list[ingest.HistoryReadyNotification] = []
         call = after.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:c"), timeout=60)
+        assert (await call.read()).HasField("opened")
         while len(reported) < total:
-            reported.append((await call.read()).notification)
+            reported.append((await call.read()).notification.ready)
         call.cancel()
         assert {(each.status, each.row_count) for each in reported} == {(ingest.HistoryReadyNotification.OK, 1)}
         assert len({each.request_id for each in reported}) == total

@@ -108,7 +108,8 @@ async def is_suspended_and_known(s: Suite, gateway: Gateway) -> None:
     assert states["hostile"].state == pb.TRIGGER_STATE_SUSPENDED
     assert "a row costs more than" in states["hostile"].reason
     call = s.relay.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(trigger_id="hostile"), timeout=60)
-    answer = await call.read()
+    assert (await call.read()).HasField("opened")
+    answer = (await call.read()).event
     call.cancel()
     assert answer.kind == pb.TRIGGER_EVENT_KIND_SUSPENDED
     assert answer.event.context["reason"] == states["hostile"].reason
@@ -149,7 +150,8 @@ async def test_a_candle_becomes_an_event_and_an_alert_and_a_costly_trigger_is_su
             markets.close(first_ns, 99.0)
             markets.close(first_ns + MINUTE_NS, 101.0)
             call = s.relay.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(trigger_id="t"), timeout=60)
-            answer = await call.read()
+            assert (await call.read()).HasField("opened")
+            answer = (await call.read()).event
             call.cancel()
             event = decode_event(answer.event)
             assert (event.rows, event.time_ns) == (((TICKER, 101.0),), first_ns + 2 * MINUTE_NS)

@@ -28,6 +28,7 @@ from dexorder_spark.records.reporter import RelayReporter
 from dexorder_spark.source.records import RAW, RAW_DDL
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables
+from tests.series_messages import series
 from tests.unit.services.relay.harness import TICKER, Suite, at, catalog_settings, minute, request, suite
 
 pytestmark = pytest.mark.spark
@@ -137,9 +138,9 @@ async def test_records_that_no_dispatch_stands_behind_change_nothing(spark: Spar
         assert letters.keys() == {0, 1, 2, 3, 4, 5, 7}
         assert all("was not issued" in letters[offset] for offset in (0, 1, 2, 5, 7))
         assert "is outside" in letters[3] and "ETH/USDT.SIM" in letters[4]
-        known = coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+        known = coverage_pb.StreamCoverageRequest(series=series(TICKER, 60))
         found = [each async for answer in s.relay.coverage.StreamCoverage(known) for each in answer.ranges]
-        assert [(minute(each.start_time), minute(each.end_time)) for each in found] == [(0, 10)]
+        assert [(minute(each.start_ns), minute(each.end_ns)) for each in found] == [(0, 10)]
         await pipeline.process(final(good))
         record = await s.finished("r")
         assert (record.status, record.row_count) == (OK, 10)

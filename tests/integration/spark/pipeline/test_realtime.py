@@ -17,9 +17,11 @@ from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.coverage import decode_coverage
 from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS
+from dexorder_common.model import datasets
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import merge
+from dexorder_common.rpc.common_messages import decode_series
 from dexorder_spark import table_driver
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.driver import Driver
@@ -255,11 +257,11 @@ def test_one_driver_fills_three_tables_from_three_topics(
         ("B.BINANCE", None, 3),
     ]
     pages = [each for report in parts.relay.reports for each in report.pages]
-    assert {(each.ticker, each.period_seconds) for each in pages} == {
-        (TICKER, 60),
-        (TICKER, 0),
-        (OTHER, 0),
-        ("*.BINANCE", 0),
+    assert {decode_series(each.series) for each in pages} == {
+        Series(TICKER, 60, datasets.CANDLES),
+        Series(TICKER, 0, datasets.TRADES),
+        Series(OTHER, 0, datasets.TRADES),
+        Series("*.BINANCE", 0, datasets.TICKERS),
     }
     finals = [each for report in parts.relay.reports for each in report.finals]
     assert sorted(each.total_records for each in finals) == [2, 10]

@@ -184,7 +184,7 @@ def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
     ],
 )
 def test_a_misspelt_ticker_is_refused_with_similar_ones(fake: FakeRelay, words: list[str]) -> None:
-    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=[pb.Instrument(ticker=TICKER)])
     result = dexorder(*words)
     assert result.exit_code == 2 and f"'BCT/USDT.SIM' is not a market of SIM (did you mean {TICKER}?)" in result.stderr
     assert not fake.subscriptions
@@ -202,13 +202,13 @@ def test_a_filter_that_is_not_a_ticker_or_names_an_unknown_exchange_is_refused(
 
 @pytest.mark.parametrize("command", [["realtime", "list"], ["trigger", "list"]])
 def test_a_listed_market_of_which_nothing_runs_is_an_empty_list(fake: FakeRelay, command: list[str]) -> None:
-    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=[pb.Instrument(ticker=TICKER)])
     assert dexorder(*command, "--ticker", TICKER).exit_code == 0
 
 
 def test_a_running_subscription_is_listed_though_the_exchange_no_longer_lists_its_market(fake: FakeRelay) -> None:
     assert dexorder("realtime", "start", "OLD/USDT.SIM", "--id", "mine").exit_code == 0
-    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[pb.Instrument(ticker=TICKER)])
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=[pb.Instrument(ticker=TICKER)])
     listed = dexorder("realtime", "list", "--ticker", "OLD/USDT.SIM")
     assert listed.exit_code == 0 and "mine" in listed.stdout
 

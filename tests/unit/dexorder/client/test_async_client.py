@@ -282,13 +282,22 @@ async def test_no_rows_are_one_empty_batch(fake: FakeRelay, warehouse: Warehouse
 
 
 async def test_markets_are_listed_and_an_unknown_venue_is_one_sentence(fake: FakeRelay) -> None:
-    one = pb.Instrument(ticker=TICKER, active=True, type="spot", base="BTC", quote="USDT")
-    fake.markets["SIM"] = pb.ListInstrumentsResponse(markets=[one], fetched_ns=START)
+    one = pb.Instrument(ticker=TICKER, active=True, kind=pb.INSTRUMENT_KIND_SPOT, base="BTC", quote="USDT")
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=[one], fetched_ns=START)
     async with AsyncClient(fake.address) as client:
         found = await client.markets("SIM")
         assert found == InstrumentList("SIM", (ListedInstrument(TICKER, True, "spot", "BTC", "USDT"),), START)
         with pytest.raises(errors.VenueUnknown, match=r"venue 'MOON' is unknown: no ingestor has reported"):
             await client.markets("MOON")
+
+
+async def test_a_list_of_markets_of_several_pages_arrives_whole(fake: FakeRelay) -> None:
+    tickers = [f"C{number:04}/USDT.SIM" for number in range(2_100)]
+    listed = [pb.Instrument(ticker=each, active=True) for each in tickers]
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=listed, fetched_ns=START)
+    async with AsyncClient(fake.address) as client:
+        found = await client.markets("SIM")
+    assert found == InstrumentList("SIM", tuple(ListedInstrument(each, True, "", "", "") for each in tickers), START)
 
 
 async def test_list_requests_filters_by_client_and_state(fake: FakeRelay) -> None:

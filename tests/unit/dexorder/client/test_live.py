@@ -16,6 +16,7 @@ from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
+from tests.series_messages import series
 
 TICKER = "BTC/USDT.SIM"
 
@@ -49,7 +50,7 @@ def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
         trade(1, side=market_pb2.Trade.SIDE_SELL, received_ns=START + 5),
         candle(2, closed=False, amends=True, received_ns=START + 6),
         states=[pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING)],
-        missed=[pb.Missed(ticker=TICKER, period_seconds=60, count=4, start_ns=START, end_ns=START + 9)],
+        missed=[pb.Missed(series=series(TICKER, 60), count=4, start_ns=START, end_ns=START + 9)],
     )
     fake.live = [[first]]
     with Client() as client:
@@ -118,12 +119,12 @@ def test_a_subscription_is_started_listed_and_stopped(fake: FakeRelay) -> None:
 
 
 def test_jobs_are_listed_with_their_series(fake: FakeRelay) -> None:
-    series = pb.RealtimeSeries(
-        period_seconds=60, settled_until_ns=START, count=3, reported_ns=START + 1, lag_ns=2_000_000
+    progress = pb.RealtimeSeries(
+        series=series(TICKER, 60), settled_until_ns=START, count=3, reported_ns=START + 1, lag_ns=2_000_000
     )
     fake.jobs = [
         pb.RealtimeJob(
-            ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, ingestor="ingestor-1", restarts=2, series=[series]
+            ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, ingestor="ingestor-1", restarts=2, series=[progress]
         ),
         pb.RealtimeJob(ticker="A/B.SIM", state=pb.REALTIME_STATE_WAITING, last_error="its lease expired"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from dexorder import AsyncClient, Client, errors
 from dexorder.client import many
 from dexorder.client.notebook import ProgressView, is_notebook
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.history import Progress, RequestState
 from tests.fakes.candle_table import HOURS, OTHER, TICKER
-from tests.fakes.relay_server import FakeRelay, Notify, ended
+from tests.fakes.relay_server import EPOCH, FakeRelay, Notify, ended
 
 SPAN = ("1h", "2024-01-01", "2024-01-02T06:00")
 
@@ -111,5 +113,17 @@ async def test_notifications_are_resumed_behind_the_last_one(two: FakeRelay) -> 
         await client.history(TICKER, *SPAN, request_id="one")
         two.break_streams = 1
         async for notification in client.notifications("HISTORY_READY:one"):
-            assert (notification.cursor, notification.request_id, notification.row_count) == (7, "one", HOURS)
+            assert (notification.cursor, notification.request_id) == (Cursor(EPOCH, 7), "one")
+            assert notification.row_count == HOURS
             break
+
+
+async def test_a_relay_that_cannot_resume_says_so_and_all_notifications_follow(two: FakeRelay) -> None:
+    notes: list[str] = []
+    async with AsyncClient(two.address, on_note=notes.append) as client:
+        await client.history(TICKER, *SPAN, request_id="one")
+        async with aclosing(client.notifications("HISTORY_READY:one", after=Cursor("restored", 9))) as found:
+            notification = await anext(found)
+    assert (notification.cursor, notification.request_id) == (Cursor(EPOCH, 7), "one")
+    (note,) = notes
+    assert "no longer has all that follows the cursor" in note and two.address in note

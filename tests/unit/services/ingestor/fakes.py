@@ -16,6 +16,7 @@ from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
 from dexorder_common.model import datasets
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.rpc.realtime_messages import encode_realtime_series
 from dexorder_ingestor.broker.slots import JobKind, JobSlots, SlotType
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
@@ -129,7 +130,7 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
     async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, context: Any) -> ipb.ReportRealtimeResponse:
         for report in request.reports:
             written = [r.control for r in self.gateway.of(report.job_id)]
-            series = [c for c in written if c.period_seconds == report.period_seconds]
+            series = [c for c in written if encode_realtime_series("", c.period_seconds) == report.series]
             assert report.start_ns in {c.span.start_ns for c in series}, "only what Kafka has is reported"
             assert report.end_ns in {c.span.end_ns for c in series}, "only what Kafka has is reported"
         self.progress += request.reports

@@ -18,6 +18,7 @@ from dexorder_ingestor.exchange.instruments import list_instruments
 from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import run_job
@@ -36,9 +37,9 @@ async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: S
     async with world_of(instruments_refresh_seconds=0.05) as world:
         first, second = [await world.relay.markets.get() for _ in range(2)]
         assert first.exchange == "SIM"
-        by_ticker = {m.ticker: m for m in first.markets}
+        by_ticker = {m.ticker: m for m in first.instruments}
         btc, luna = by_ticker["BTC/USDT.SIM"], by_ticker["LUNA/USDT.SIM"]
-        assert (btc.active, btc.type, btc.base, btc.quote) == (True, "spot", "BTC", "USDT")
+        assert (btc.active, btc.kind, btc.base, btc.quote) == (True, pb.INSTRUMENT_KIND_SPOT, "BTC", "USDT")
         assert not luna.active
         offer = first.candles
         assert (offer.call_candles, offer.learnt, offer.volume_tolerance) == (1_000, False, 1e-12)
@@ -57,7 +58,7 @@ async def test_learnt_limit_is_reported_without_another_list(
         second = await world.relay.markets.get()
         offer = second.candles
         assert (offer.call_candles, offer.learnt) == (250, True)
-        assert (list(second.markets), second.fetched_ns) == (list(first.markets), first.fetched_ns)
+        assert (list(second.instruments), second.fetched_ns) == (list(first.instruments), first.fetched_ns)
     async with world_of() as world:
         again = await world.relay.markets.get()
         assert again.candles == offer, "a restart forgets nothing"

@@ -36,6 +36,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_common.rpc.relay_stubs import BlockingRelayStubs, RelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
@@ -53,6 +54,7 @@ from dexorder_relay.state.request import LiveRequest
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES, ROOT
 from tests.rig.processes import free_block
+from tests.series_messages import series
 
 TICKER = "BTC/USDT.SIM"
 EARLIER = dispatch_id(1)
@@ -316,8 +318,7 @@ def page(
     """Return the report of a page of minutes [start, end); ``provisional`` ranges are empty as well."""
     return ppb.PageResult(
         job_id=job_id,
-        ticker=TICKER,
-        period_seconds=60,
+        series=series(ticker=TICKER, period_seconds=60),
         start_ns=at(start),
         end_ns=at(end),
         empty=ranges([*empty, *provisional]),
@@ -457,14 +458,15 @@ class Suite:
         record = await self.finished(request_id)
         return record.status, record.row_count
 
-    async def notification(self, topic: str, after: int = 0) -> Any:
-        """Return the first notification after a cursor."""
+    async def notification(self, topic: str, after: common_pb2.Cursor | None = None) -> Any:
+        """Return the first notification after a cursor, which must be valid."""
         call = self.relay.history.WatchNotifications(
-            history_pb.WatchNotificationsRequest(topic=topic, after_cursor=after), timeout=30
+            history_pb.WatchNotificationsRequest(topic=topic, after=after), timeout=30
         )
+        assert (await call.read()).HasField("opened")
         answer = await call.read()
         call.cancel()
-        return answer
+        return answer.notification
 
 
 def token_of(client_id: str) -> str:

@@ -88,6 +88,7 @@ MATRIX = {
     "CoverageService/StreamCoverage": CLIENTS,
     "RowsService/StreamRows": CLIENTS,
     "CoverageService/VerifyCoverage": CLIENTS,
+    "OperatorService/RepairCoverage": {"boss"},
     "OperatorService/RefreshHistorical": {"boss"},
     "RealtimeService/StartRealtime": CLIENTS,
     "RealtimeService/StopRealtime": CLIENTS,
@@ -160,10 +161,12 @@ async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_pa
         desk, other, boss = [
             urpc.UdfRegistryServiceStub(await s.channel_of(each)) for each in ("desk", "other", "boss")
         ]
-        declared = upb.Udf(name="average", command=upb.UdfCommand(prog="average", env={"KEY": "secret"}))
+        declared = upb.Udf(
+            name="average", command=upb.UdfCommand(process=upb.UdfProcess(prog="average", env={"KEY": "secret"}))
+        )
         await spark.SyncUdfs(ppb.SyncUdfsRequest(declared=[declared]), timeout=30)
         await desk.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="mine", program="average")), timeout=30)
-        own = upb.Udf(name="shell", command=upb.UdfCommand(prog="sh"))
+        own = upb.Udf(name="shell", command=upb.UdfCommand(process=upb.UdfProcess(prog="sh")))
         code, text = await code_of(desk.StartUdf(upb.StartUdfRequest(udf=own), timeout=30))
         assert code is CODE.PERMISSION_DENIED and "command of its own" in text
         await boss.StartUdf(upb.StartUdfRequest(udf=own), timeout=30)
@@ -174,9 +177,9 @@ async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_pa
         ):
             assert (await code_of(call))[0] is CODE.NOT_FOUND
         listed = {each.udf.name: each for each in (await other.ListUdfs(upb.ListUdfsRequest(), timeout=30)).udfs}
-        assert [*listed] == ["average", "mine", "shell"] and not listed["average"].udf.command.env
+        assert [*listed] == ["average", "mine", "shell"] and not listed["average"].udf.command.process.env
         seen = {each.udf.name: each for each in (await boss.ListUdfs(upb.ListUdfsRequest(), timeout=30)).udfs}
-        assert seen["average"].udf.command.env == {"KEY": "secret"} and seen["mine"].client_id == "desk"
+        assert seen["average"].udf.command.process.env == {"KEY": "secret"} and seen["mine"].client_id == "desk"
         await boss.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30)
 
 
@@ -239,8 +242,9 @@ async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
         assert (page.status, page.error_message) == (ingest.Response.ERROR, "cancelled")
         for who in (desk, boss):
             for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
-                reported = await who.history.WatchNotifications(rpb.WatchNotificationsRequest(topic=topic)).read()
-                assert reported.notification.request_id == "ours"
+                call = who.history.WatchNotifications(rpb.WatchNotificationsRequest(topic=topic))
+                assert (await call.read()).HasField("opened")
+                assert (await call.read()).notification.ready.request_id == "ours"
 
 
 async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_topic(
@@ -277,10 +281,13 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
         topic = rpb.WatchNotificationsRequest
         for who in (desk, other, boss):
             for name in (f"REVISED:{TICKER}", f"HISTORY_READY:{recheck}"):
-                told = await who.history.WatchNotifications(topic(topic=name), timeout=30).read()
-                assert (told.notification.request_id, list(told.revised)) == (recheck, ranges([(3, 6)]))
+                call = who.history.WatchNotifications(topic(topic=name), timeout=30)
+                assert (await call.read()).HasField("opened")
+                told = (await call.read()).notification
+                assert (told.ready.request_id, list(told.revised)) == (recheck, ranges([(3, 6)]))
         stream = desk.history.WatchNotifications(topic(topic="RESPONSE:desk"), timeout=30)
-        assert [(await stream.read()).notification.request_id for _ in range(2)] == ["ours", recheck]
+        assert (await stream.read()).HasField("opened")
+        assert [(await stream.read()).notification.ready.request_id for _ in range(2)] == ["ours", recheck]
         code, _ = await code_of(other.history.WatchNotifications(topic(topic="RESPONSE:desk"), timeout=30))
         assert code is CODE.NOT_FOUND
         assert await ids(boss) == [recheck, "ours"] and await ids(desk) == ["ours"] and await ids(other) == []

@@ -37,7 +37,10 @@ DAY_NS = 86_400 * SECOND_NS
 
 async def described(s: Suite, job_ids: Iterable[str]) -> dict[str, tuple[str, int, int, int]]:
     answer = await s.pipeline.stub.DescribeDispatches(ppb.DescribeDispatchesRequest(job_ids=job_ids))
-    return {each.job_id: (each.ticker, each.period_seconds, each.start_ns, each.end_ns) for each in answer.dispatches}
+    return {
+        each.job_id: (each.series.ticker, each.series.period_seconds, each.start_ns, each.end_ns)
+        for each in answer.dispatches
+    }
 
 
 async def dispatched(s: Suite, name: str, start: int, end: int) -> Any:

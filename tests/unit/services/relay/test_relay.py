@@ -61,7 +61,7 @@ async def test_request_ends_ok_with_counted_rows_and_one_notification_a_topic(tm
         assert (record.progress.expected_periods, record.progress.settled_periods) == (25, 25)
         assert (record.progress.candles, record.progress.jobs, record.progress.finished_jobs) == (23, 3, 3)
         for name in (topic, "HISTORY_READY:r1"):
-            reported = (await s.notification(name)).notification
+            reported = (await s.notification(name)).ready
             assert (reported.request_id, reported.status, reported.row_count, reported.end_time) == (
                 "r1",
                 OK,
@@ -231,7 +231,7 @@ async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
         record = await s.finished("r")
         assert (record.status, record.row_count, record.empty_periods) == (OK, 10, 6)
         assert record.answered_end_ns == at(16)
-        reported = (await s.notification("HISTORY_READY:r")).notification
+        reported = (await s.notification("HISTORY_READY:r")).ready
         assert (reported.row_count, reported.end_time) == (10, at(16))
         await s.queued("more", 0, 12, limit=4_000_000_000)
         more = await s.finished("more")
@@ -296,7 +296,7 @@ async def test_restart_goes_on_with_the_same_job_and_keeps_cursors(tmp_path: Pat
         assert (await s.finished("r")).row_count == 20
         assert (await s.submit("r", 0, 20, client_id="me")).status == ingest.SubmitResponse.DUPLICATE
         first = await s.notification("HISTORY_READY:done")
-        assert first.cursor < (await s.notification("RESPONSE:me")).cursor
+        assert first.cursor.sequence < (await s.notification("RESPONSE:me")).cursor.sequence
 
 
 async def test_coverage_table_is_read_at_start(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
         assert (await listed(state=history_pb.REQUEST_STATE_QUEUED))[0] == ["r4", "r3", "r1", "r0"]
         cases: list[tuple[Any, grpc.StatusCode]] = [
             (s.relay.history.GetRequest(history_pb.GetRequestRequest(request_id="x")), grpc.StatusCode.NOT_FOUND),
-            (s.relay.history.CancelRequest(history_pb.CancelRequestRequest()), grpc.StatusCode.NOT_FOUND),
+            (s.relay.history.CancelRequest(history_pb.CancelRequestRequest(request_id="x")), grpc.StatusCode.NOT_FOUND),
             (
                 s.relay.history.WatchProgress(history_pb.WatchProgressRequest(request_id="x")).read(),
                 grpc.StatusCode.NOT_FOUND,
@@ -452,7 +452,8 @@ async def test_streams_end_when_the_relay_stops(tmp_path: Path) -> None:
         assert (await progress.read()).state == history_pb.REQUEST_STATE_QUEUED
         await stub.history.CancelRequest(history_pb.CancelRequestRequest(request_id="r"))
         events = stub.history.WatchNotifications(history_pb.WatchNotificationsRequest(topic="HISTORY_READY:r"))
-        assert (await events.read()).notification.request_id == "r"
+        assert (await events.read()).HasField("opened")
+        assert (await events.read()).notification.ready.request_id == "r"
         live = stub.realtime.WatchMarketData(WatchMarketDataRequest(tickers=[TICKER], include_trades=True))
         await live.read()
         await relays.aclose()  # would take a minute if the streams stayed

@@ -26,6 +26,7 @@ from dexorder_spark.records.reporter import (
 )
 from tests.fakes.pages import TICKER, dispatch_id, span
 from tests.fakes.pipeline_relay import PipelineRelay
+from tests.series_messages import series
 
 FINAL_MINUTE = encode_proofs([Proof(span(2, 1), ProofKind.TRADE_IDS, 2, 5_000, 5_000)])
 """A final proof of the first of three absent minutes."""
@@ -69,7 +70,7 @@ class Relay(PipelineRelay):
 
     def ReportJobs(self, request: pb.ReportJobsRequest, context: grpc.ServicerContext) -> pb.ReportJobsResponse:
         self.fail(context)
-        if any(page.ticker == REFUSED_TICKER for page in request.pages):
+        if any(page.series.ticker == REFUSED_TICKER for page in request.pages):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "ticker")
         self.requests.append(request)
         return pb.ReportJobsResponse()
@@ -99,8 +100,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
         pages=[
             pb.PageResult(
                 job_id=dispatch_id(1),
-                ticker=TICKER,
-                period_seconds=60,
+                series=series(TICKER, 60),
                 start_ns=span(0, 10).start_ns,
                 end_ns=span(0, 10).end_ns,
                 rows=7,
@@ -110,8 +110,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
             ),
             pb.PageResult(
                 job_id=dispatch_id(1),
-                ticker=TICKER,
-                period_seconds=60,
+                series=series(TICKER, 60),
                 start_ns=span(10, 10).start_ns,
                 end_ns=span(10, 10).end_ns,
                 refused="not a DataResponse",

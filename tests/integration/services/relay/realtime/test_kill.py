@@ -18,6 +18,7 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.paths import ROOT
+from tests.series_messages import series
 from tests.unit.services.relay.harness import environment, free_port
 from tests.unit.services.relay.realtime.worker import RawWorker, subscription
 
@@ -56,7 +57,12 @@ async def test_subscriptions_run_again_after_kill_9_and_begin_where_kafka_has_th
             begin = await ingestors.ResumeRealtime(ipb.ResumeRealtimeRequest(job_id=sent.job_id))
             settled_ns = begin.start_ns + 1_000
             report = ipb.RealtimeReport(
-                job_id=sent.job_id, start_ns=begin.start_ns, end_ns=settled_ns, count=4, last_trade_id="4"
+                job_id=sent.job_id,
+                series=series(sent.ticker),
+                start_ns=begin.start_ns,
+                end_ns=settled_ns,
+                count=4,
+                last_trade_id="4",
             )
             await ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=[report]))
             await asyncio.sleep(2.5)  # positions are on disk every two seconds

@@ -96,7 +96,7 @@ async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path
         record = await s.finished("r")
         assert record.status == ingest.HistoryReadyNotification.NOT_FOUND
         assert (record.empty_periods, record.progress.finished_jobs) == (10, 1)
-        assert (await s.notification("HISTORY_READY:r")).notification.request_id == "r"
+        assert (await s.notification("HISTORY_READY:r")).ready.request_id == "r"
 
 
 async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_path: Path) -> None:

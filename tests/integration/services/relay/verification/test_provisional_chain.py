@@ -73,8 +73,8 @@ async def test_minutes_absent_for_a_while_are_named_found_stored_announced_and_n
         await w.sim.faults()
         clock.shift_ns = 601 * SECOND_NS
         told = await w.suite.notification(f"REVISED:{TICKER}")
-        assert told.notification.request_id.startswith("recheck-")
-        assert told.notification.status == ingest.HistoryReadyNotification.OK
+        assert told.ready.request_id.startswith("recheck-")
+        assert told.ready.status == ingest.HistoryReadyNotification.OK
         assert list(told.revised) == ranges([(900, 1_200)])
         (after,) = await command(w, "history", TICKER, "1m")
         assert after["provisional"] == [] and len(after["rows"]) == END - START

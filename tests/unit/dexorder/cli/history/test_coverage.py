@@ -12,6 +12,7 @@ from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
 from tests.rig.command import dexorder
+from tests.series_messages import series
 
 ROWS, EMPTY = coverage_pb.COVERAGE_KIND_ROWS, coverage_pb.COVERAGE_KIND_EMPTY
 
@@ -60,7 +61,7 @@ def test_ranges_holes_and_shares_are_printed_as_a_table(covered: FakeRelay) -> N
         f"{TICKER} 1h: 11 periods: 6 rows (54.5%), 2 verified empty (18.2%), 1 provisionally empty (9.1%), "
         "2 not covered (18.2%)"
     )
-    assert covered.asked == [coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True)]
+    assert covered.asked == [coverage_pb.StreamCoverageRequest(series=series(TICKER, 3_600), detail=True)]
 
 
 def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
@@ -75,13 +76,13 @@ def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
         ("page", None),
     ]
     assert lines[0]["start_ns"] == START and lines[0]["until"] == "2024-01-01T06:00:00Z"
-    asked = coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=3_600, **hours(0, 12))
+    asked = coverage_pb.StreamCoverageRequest(series=series(TICKER, 3_600), **hours(0, 12))
     assert covered.asked == [asked], "ends are floored to the grid"
 
 
 def test_series_without_coverage(fake: FakeRelay) -> None:
     fake.coverage = [coverage_pb.StreamCoverageResponse()]
-    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker=TICKER)])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(instruments=[history_pb.Instrument(ticker=TICKER)])
     fake.unavailable = 1
     assert run().stdout == f"{TICKER} 1h: nothing is covered\n"
     assert run("--json").stdout == ""
@@ -108,4 +109,4 @@ def test_trades_are_complete_between_times(fake: FakeRelay) -> None:
     cells = [line.split() for line in result.stdout.splitlines()]
     assert ["2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z", "complete"] in cells
     assert ["2024-01-01T01:00:00Z", "2024-01-01T02:00:00Z", "not", "covered"] in cells
-    assert fake.asked == [coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=0, **hours(0, 2))]
+    assert fake.asked == [coverage_pb.StreamCoverageRequest(series=series(TICKER, 0), **hours(0, 2))]

@@ -12,10 +12,21 @@ from tests.rig.command import dexorder
 @pytest.fixture
 def listed(fake: FakeRelay) -> FakeRelay:
     fake.markets["SIM"] = pb.ListInstrumentsResponse(
-        markets=[
-            pb.Instrument(ticker="BTC/USDT.SIM", active=True, type="spot", base="BTC", quote="USDT"),
-            pb.Instrument(ticker="BTC/USDT:USDT.SIM", active=True, type="swap", base="BTC", quote="USDT"),
-            pb.Instrument(ticker="LUNA/EUR.SIM", active=False, type="spot", base="LUNA", quote="EUR"),
+        instruments=[
+            pb.Instrument(ticker="BTC/USDT.SIM", active=True, kind=pb.INSTRUMENT_KIND_SPOT, base="BTC", quote="USDT"),
+            pb.Instrument(
+                ticker="BTC/USDT:USDT.SIM", active=True, kind=pb.INSTRUMENT_KIND_SWAP, base="BTC", quote="USDT"
+            ),
+            pb.Instrument(
+                ticker="LUNA/EUR.SIM",
+                active=False,
+                kind=pb.INSTRUMENT_KIND_SPOT,
+                base="LUNA",
+                quote="EUR",
+                exchange_id="LUNAEUR",
+                tick_size=0.01,
+                listed_ns=START,
+            ),
         ],
         fetched_ns=START,
     )
@@ -37,7 +48,21 @@ def test_filter_ignores_case(listed: FakeRelay) -> None:
     found = json.loads(run("SIM", "--filter", "/eur", "--json").stdout)
     assert (found["venue"], found["fetched_at"]) == ("SIM", "2024-01-01T00:00:00Z")
     assert found["markets"] == [
-        {"ticker": "LUNA/EUR.SIM", "active": False, "type": "spot", "base": "LUNA", "quote": "EUR"}
+        {
+            "ticker": "LUNA/EUR.SIM",
+            "active": False,
+            "type": "spot",
+            "base": "LUNA",
+            "quote": "EUR",
+            "exchange_id": "LUNAEUR",
+            "settle": None,
+            "tick_size": 0.01,
+            "lot_size": None,
+            "contract_size": None,
+            "expiry_ns": None,
+            "listed_ns": START,
+            "delisted_ns": None,
+        }
     ]
 
 

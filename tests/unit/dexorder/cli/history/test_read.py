@@ -32,7 +32,7 @@ def test_stored_rows_are_shown_with_their_coverage_and_nothing_is_requested(fake
 
 
 def test_series_without_rows(fake: FakeRelay) -> None:
-    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(instruments=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
     result = dexorder("read", "XRP/USDT.SIM", "1h")
     assert result.exit_code == 0, result.stderr
     assert "XRP/USDT.SIM 1h: 0 rows in trading.ohlc" in result.stdout and "nothing is covered" in result.stdout
@@ -40,7 +40,7 @@ def test_series_without_rows(fake: FakeRelay) -> None:
 
 @pytest.mark.parametrize("command", ["read", "coverage"])
 def test_a_misspelt_ticker_is_refused(fake: FakeRelay, command: str) -> None:
-    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(instruments=[history_pb.Instrument(ticker="XRP/USDT.SIM")])
     result = dexorder(command, "XPR/USDT.SIM", "1h")
     assert (
         result.exit_code == 2 and "'XPR/USDT.SIM' is not a market of SIM (did you mean XRP/USDT.SIM?)" in result.stderr

@@ -7,9 +7,11 @@ from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as common_pb
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 from tests.rig.command import dexorder
+from tests.series_messages import series
 
 
 def hours(start: int, end: int) -> common_pb.TimeRange:
@@ -41,9 +43,7 @@ def test_table_and_coverage_agree(fake: FakeRelay) -> None:
     result = run("--since", "2024-01-01")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[-2] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are not a fault"
-    assert fake.asked == [
-        coverage_pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_ns=START, values=True)
-    ]
+    assert fake.asked == [coverage_pb.VerifyCoverageRequest(series=series(TICKER, 3_600), start_ns=START, values=True)]
     result = run("--offline")
     assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: values not compared with the exchange"
     assert not fake.asked[-1].values
@@ -73,7 +73,7 @@ def test_exit_code_depends_on_the_repairs(fake: FakeRelay) -> None:
     repaired(fake)
     result = run("--repair")
     assert result.exit_code == 0, result.stderr
-    assert fake.asked[0].repair
+    assert fake.asked == [operator_pb.RepairCoverageRequest(series=series(TICKER, 3_600), values=True)]
     assert "4 rows are lost; 2 requests fetch ranges again" in result.stderr
     assert "verify-x-0002 OK" in result.stdout and "table and coverage agree" in result.stdout
     fake.ends = ended(Notify.ERROR, error_message="the exchange refused")
@@ -104,7 +104,7 @@ def test_json_is_one_object(fake: FakeRelay) -> None:
 
 def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
     fake.verified = [coverage_pb.VerifyCoverageResponse(result=coverage_pb.VerifyResult())]
-    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker=TICKER)])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(instruments=[history_pb.Instrument(ticker=TICKER)])
     result = run()
     assert (result.exit_code, result.stdout) == (0, f"{TICKER} 1h: neither the table nor its coverage has any rows\n")
     fake.verified = fake.verified[:0]
@@ -114,7 +114,9 @@ def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
 
 def test_a_misspelt_ticker_is_refused(fake: FakeRelay) -> None:
     fake.verified = [coverage_pb.VerifyCoverageResponse(result=coverage_pb.VerifyResult())]
-    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(markets=[history_pb.Instrument(ticker="OTHER/USDT.SIM")])
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse(
+        instruments=[history_pb.Instrument(ticker="OTHER/USDT.SIM")]
+    )
     result = run("--json")
     unknown = f"'{TICKER}' is not a market of SIM (see `dexorder markets SIM`), and nothing of it is stored"
     error = {"kind": "RequestRefused", "message": unknown, "exit_code": 2}

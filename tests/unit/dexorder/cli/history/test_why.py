@@ -11,6 +11,7 @@ from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_p
 from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
 from tests.rig.command import dexorder
+from tests.series_messages import series
 
 MINUTE_NS = 60_000_000_000
 
@@ -77,7 +78,7 @@ def test_one_candle_is_explained(covered: FakeRelay, hour: int, known: str, said
     assert all(text in page for text in said)
     assert ("provisional" in page) == (hour == 4)
     assert covered.asked == [
-        coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True, **hours(hour, hour + 1))
+        coverage_pb.StreamCoverageRequest(series=series(TICKER, 3_600), detail=True, **hours(hour, hour + 1))
     ]
 
 

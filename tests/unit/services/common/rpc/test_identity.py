@@ -33,6 +33,7 @@ from tests.fixtures_tls import Authority, Pair
 from tests.paths import ROOT
 
 NAME, STREAMS = "dexorder.relay.v1.RowsService", "dexorder.relay.v1.HistoryService"
+WATCH = history_pb.WatchNotificationsRequest(topic="RESPONSE:me")
 HASH = token_hash("x")
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
 FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
@@ -183,11 +184,11 @@ class WhoAmI(RelayServicer):
     async def WatchNotifications(
         self, request: Any, context: Any
     ) -> AsyncIterator[history_pb.WatchNotificationsResponse]:
-        for cursor in range(2):
+        for _ in range(2):
             await asyncio.sleep(0)
             caller = current_caller()
-            answer = history_pb.WatchNotificationsResponse(cursor=cursor)
-            answer.notification.request_id = caller.client_id if caller else ""
+            answer = history_pb.WatchNotificationsResponse()
+            answer.notification.ready.request_id = caller.client_id if caller else ""
             yield answer
 
 
@@ -212,13 +213,10 @@ async def ask(address: str, **channel: Any) -> tuple[str, str]:
             name = (await stub.rows.GetCatalog(rows_pb.GetCatalogRequest(), timeout=30)).name
         except grpc.aio.AioRpcError as error:
             with pytest.raises(grpc.aio.AioRpcError) as stream:
-                await stub.history.WatchNotifications(history_pb.WatchNotificationsRequest(), timeout=30).read()
+                await stub.history.WatchNotifications(WATCH, timeout=30).read()
             assert stream.value.code() is error.code()
             return error.code().name, error.details() or ""
-        told = [
-            a.notification.request_id
-            async for a in stub.history.WatchNotifications(history_pb.WatchNotificationsRequest())
-        ]
+        told = [a.notification.ready.request_id async for a in stub.history.WatchNotifications(WATCH)]
         assert told == [name.split()[0]] * 2
         return "OK", name
 

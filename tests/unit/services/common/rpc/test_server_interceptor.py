@@ -70,10 +70,10 @@ async def test_error_becomes_its_status_in_unary_and_streaming_calls(
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
         stub = RelayStubs(channel)
         with pytest.raises(grpc.aio.AioRpcError) as unary:
-            await stub.history.GetRequest(pb.GetRequestRequest())
+            await stub.history.GetRequest(pb.GetRequestRequest(request_id="r"))
         answers = []
         with pytest.raises(grpc.aio.AioRpcError) as stream:
-            async for answer in stub.history.WatchProgress(pb.WatchProgressRequest()):
+            async for answer in stub.history.WatchProgress(pb.WatchProgressRequest(request_id="r")):
                 answers.append(answer)
     assert len(answers) == 1
     for caught in (unary.value, stream.value):
@@ -101,7 +101,7 @@ async def test_too_large_request_is_refused_and_the_server_continues() -> None:
             call: Any = channel.unary_unary(f"/{NAME}/GetRequest")
             await call(b"\0" * (4 * 1024 * 1024 + 1))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await RelayStubs(channel).history.GetRequest(pb.GetRequestRequest())
+        await RelayStubs(channel).history.GetRequest(pb.GetRequestRequest(request_id="r"))
 
 
 async def test_retry_after_is_metadata_if_it_is_known() -> None:
@@ -111,9 +111,9 @@ async def test_retry_after_is_metadata_if_it_is_known() -> None:
         for seconds, told in ((0.0104, ["11"]), (None, [])):
             servicer.error = errors.Exhausted("quota x", retry_seconds=seconds)
             with pytest.raises(grpc.aio.AioRpcError) as unary:
-                await stub.history.GetRequest(pb.GetRequestRequest())
+                await stub.history.GetRequest(pb.GetRequestRequest(request_id="r"))
             with pytest.raises(grpc.aio.AioRpcError) as stream:
-                async for _ in stub.history.WatchProgress(pb.WatchProgressRequest()):
+                async for _ in stub.history.WatchProgress(pb.WatchProgressRequest(request_id="r")):
                     pass
             for error in (unary.value, stream.value):
                 for name in ("retry-after-ms", "grpc-retry-pushback-ms"):
@@ -143,7 +143,7 @@ async def test_details_name_the_error_the_field_and_the_time_of_the_next_attempt
 async def failure_details(stub: Any) -> list[Any]:
     """Return the details of a call that fails, as grpcio-status reads them."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.history.GetRequest(pb.GetRequestRequest())
+        await stub.history.GetRequest(pb.GetRequestRequest(request_id="r"))
     (value,) = (value for key, value in caught.value.trailing_metadata() if key == "grpc-status-details-bin")
     status = status_pb2.Status.FromString(value)
     number: Any = caught.value.code().value[0]
@@ -175,7 +175,7 @@ class Counting(Raising):
 async def test_handler_of_a_cancelled_stream_is_closed_at_once() -> None:
     servicer = Counting()  # type: ignore[abstract]
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
-        call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest())
+        call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest(request_id="r"))
         await call.read()
         call.cancel()
         await asyncio.wait_for(servicer.closed.wait(), 30)
@@ -212,7 +212,7 @@ async def test_serialized_answers_are_sent_in_order_and_counted() -> None:
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
         answers = []
         with pytest.raises(grpc.aio.AioRpcError) as ended:
-            async for answer in RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest()):
+            async for answer in RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest(request_id="r")):
                 answers.append(answer.SerializeToString())
     assert answers == [numbered(n) for n in range(4)]
     assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.NOT_FOUND, "field x 7")
@@ -225,7 +225,7 @@ async def test_client_that_disconnects_during_serialized_answers_is_not_an_error
     labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
     with capture_logs() as logs:
         async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
-            call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest())
+            call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest(request_id="r"))
             for _ in range(100):
                 await call.read()
             await channel.close()
@@ -238,11 +238,14 @@ async def test_calls_are_counted() -> None:
     registry, servicer = CollectorRegistry(), raising()
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
         stub = RelayStubs(channel)
-        await stub.history.GetRequest(pb.GetRequestRequest())
-        assert await stub.history.WatchProgress(pb.WatchProgressRequest()).read() == pb.WatchProgressResponse()
+        await stub.history.GetRequest(pb.GetRequestRequest(request_id="r"))
+        assert (
+            await stub.history.WatchProgress(pb.WatchProgressRequest(request_id="r")).read()
+            == pb.WatchProgressResponse()
+        )
         servicer.error = errors.NotFound("x")
         with pytest.raises(grpc.aio.AioRpcError):
-            await stub.history.GetRequest(pb.GetRequestRequest())
+            await stub.history.GetRequest(pb.GetRequestRequest(request_id="r"))
     labels = {"grpc_type": "unary", "grpc_service": NAME, "grpc_method": "GetRequest"}
     assert registry.get_sample_value("grpc_server_msg_received_total", labels) == 2
     assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 1
@@ -307,7 +310,7 @@ async def test_a_leaving_server_says_so_and_serves_until_its_time_is_over(monkey
             await running.set_serving(True)  # a monitor that finds everything well meanwhile
             found = await check(health_pb2.HealthCheckRequest(service=NAME))
             assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
-            await RelayStubs(channel).history.GetRequest(pb.GetRequestRequest())
+            await RelayStubs(channel).history.GetRequest(pb.GetRequestRequest(request_id="r"))
 
         monkeypatch.setattr("dexorder_common.rpc.lifecycle.asyncio.sleep", sleep)
         await running.leave()

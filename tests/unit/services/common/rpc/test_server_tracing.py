@@ -69,9 +69,9 @@ async def called(stub: Any, method: str, **options: Any) -> None:
     """Make a call; its errors are the server's."""
     with suppress(grpc.aio.AioRpcError):
         if method == UNARY:
-            await stub.history.GetRequest(pb.GetRequestRequest(), **options)
+            await stub.history.GetRequest(pb.GetRequestRequest(request_id="r"), **options)
         else:
-            async for _ in stub.history.WatchProgress(pb.WatchProgressRequest(), **options):
+            async for _ in stub.history.WatchProgress(pb.WatchProgressRequest(request_id="r"), **options):
                 pass
 
 
@@ -155,7 +155,7 @@ async def test_a_stream_that_its_caller_cancels_has_not_failed() -> None:
     with exporting() as exported:
         async with served() as (_, stub):
             with tracing.span("caller", SpanKind.CLIENT, root=True):
-                stream = stub.history.WatchProgress(pb.WatchProgressRequest())
+                stream = stub.history.WatchProgress(pb.WatchProgressRequest(request_id="r"))
                 await stream.read()
                 stream.cancel()
     assert status_of(exported, STREAM, SpanKind.CLIENT) == ("CANCELLED", StatusCode.UNSET)

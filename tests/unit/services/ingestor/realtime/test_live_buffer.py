@@ -17,6 +17,7 @@ from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_ingestor.realtime.records import encode_live
 from dexorder_ingestor.realtime.relay_client import LivePush
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as pb
+from tests.series_messages import series
 
 
 def trade(number: int) -> Trade:
@@ -57,9 +58,9 @@ def test_a_stream_that_takes_nothing_is_told_what_it_missed() -> None:
     data = encode_live("j1", news, [])
     assert [each.trade_id for each in data.trades] == ["8", "9", "10"]
     assert [each.ohlcv.open_time_ns for each in data.candles] == [420, 480, 540]
-    assert [(m.period_seconds, m.count, m.start_ns, m.end_ns) for m in data.missed] == [
-        (0, 7, 10, 70),
-        (60, 7, 0, 360),
+    assert [(m.series, m.count, m.start_ns, m.end_ns) for m in data.missed] == [
+        (series(period_seconds=0), 7, 10, 70),
+        (series(period_seconds=60), 7, 0, 360),
     ]
     buffer.add_trades([trade(11)], received_ns=0)
     again = buffer.take()

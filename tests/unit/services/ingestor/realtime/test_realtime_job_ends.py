@@ -75,8 +75,8 @@ async def test_a_reassigned_job_continues_behind_the_last_settled_trade(tmp_path
         await live.start("j1")
         await live.until_settled("j1", NOW_NS + 60 * SECOND_NS)
         assert (await live.stop("j1")).success
-        last = [report for report in live.world.relay.progress if report.period_seconds == 0][-1]
-        candles = [report for report in live.world.relay.progress if report.period_seconds == 60][-1]
+        last = [report for report in live.world.relay.progress if report.series.dataset == "trades"][-1]
+        candles = [report for report in live.world.relay.progress if report.series.period_seconds == 60][-1]
         live.world.relay.resume = resume_at(last.end_ns, last_trade_id=last.last_trade_id)
         live.world.relay.resume.candles.add(period_seconds=60, start_ns=candles.end_ns)
         await live.start("j2")

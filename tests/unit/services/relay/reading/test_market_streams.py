@@ -34,6 +34,7 @@ from dexorder_relay.service import tables as service
 from dexorder_relay.state.request import check_part
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
+from tests.series_messages import series
 from tests.unit.dexorder.rows.test_market_rows import snapshot, trade
 from tests.unit.services.relay.harness import Suite, refused, suite
 from tests.unit.services.relay.realtime.test_snapshots import land
@@ -159,7 +160,7 @@ async def test_a_table_that_does_not_exist_or_has_no_rows(tmp_path: Path, monkey
 async def test_answers_name_the_snapshot_and_read_an_older_one(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         append(s, TICKS, [trade("1", 1)])
-        wanted = pb.StreamRowsRequest(ticker=TICKER, period_seconds=0)
+        wanted = pb.StreamRowsRequest(series=series(ticker=TICKER, period_seconds=0))
         first = [each async for each in s.relay.rows.StreamRows(wanted, timeout=60)]
         append(s, TICKS, [trade("2", 2)])
         wanted.snapshot_id = first[0].snapshot_id
@@ -169,8 +170,13 @@ async def test_answers_name_the_snapshot_and_read_an_older_one(tmp_path: Path) -
         wanted.ClearField("snapshot_id")
         now = [each async for each in s.relay.rows.StreamRows(wanted, timeout=60)]
         assert now[1].row_count == 2 and now[0].snapshot_id != first[0].snapshot_id
-        good: dict[str, Any] = {"ticker": TICKER, "period_seconds": 0}
-        for bad in ({"start_ns": 5, "end_ns": 4}, {"end_ns": 2**63}, {"ticker": "*.NOPE"}, {"ticker": "x"}):
+        good: dict[str, Any] = {"series": series(TICKER)}
+        for bad in (
+            {"start_ns": 5, "end_ns": 4},
+            {"end_ns": 2**63},
+            {"series": series("*.NOPE")},
+            {"series": series("x")},
+        ):
             request = pb.StreamRowsRequest(**{**good, **bad})
             with refused(grpc.StatusCode.INVALID_ARGUMENT):
                 await s.relay.rows.StreamRows(request, timeout=60).read()
@@ -192,7 +198,7 @@ async def test_two_windows_are_read_at_a_time(tmp_path: Path, monkeypatch: pytes
         return found
 
     monkeypatch.setattr(MarketRows, "rows", watched)
-    wanted = pb.StreamRowsRequest(ticker=TICKER, period_seconds=0)
+    wanted = pb.StreamRowsRequest(series=series(ticker=TICKER, period_seconds=0))
 
     async def answered(s: Suite) -> int:
         return sum([1 async for _ in s.relay.rows.StreamRows(wanted, timeout=60)])

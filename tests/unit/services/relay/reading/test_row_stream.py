@@ -19,12 +19,13 @@ from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 from dexorder_relay.reading import row_stream
+from tests.series_messages import series
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, page, suite
 
 
 def wanted(start: int | None = None, end: int | None = None, **more: Any) -> pb.StreamRowsRequest:
     span: dict[str, Any] = {name: at(each) for name, each in (("start_ns", start), ("end_ns", end)) if each is not None}
-    return pb.StreamRowsRequest(ticker=TICKER, period_seconds=60, **span, **more)
+    return pb.StreamRowsRequest(series=series(ticker=TICKER, period_seconds=60), **span, **more)
 
 
 async def answers(s: Suite, request: pb.StreamRowsRequest) -> list[pb.StreamRowsResponse]:
@@ -62,7 +63,7 @@ async def test_the_joined_answers_are_one_arrow_stream(tmp_path: Path, monkeypat
         gone = await answers(s, wanted(0, 1, snapshot_id=1))
         assert gone[0].snapshot_id not in (0, 1), "a snapshot that is not kept is replaced by the current one"
         with pytest.raises(grpc.aio.AioRpcError, match="NOPE"):
-            await answers(s, pb.StreamRowsRequest(ticker="BTC/USDT.NOPE", period_seconds=60))
+            await answers(s, pb.StreamRowsRequest(series=series(ticker="BTC/USDT.NOPE", period_seconds=60)))
 
 
 async def test_a_table_without_rows_has_a_schema(tmp_path: Path) -> None:

@@ -168,5 +168,5 @@ async def test_a_report_is_applied_or_refused(tmp_path: Path) -> None:
             await s.ingestors.ReportControl(
                 ingestor_pb.ReportControlRequest(result=operator_pb.ControlResult(outcome=UNKNOWN))
             )
-        with pytest.raises(grpc.aio.AioRpcError, match="ingestor_id '' has 0 characters"):
+        with pytest.raises(grpc.aio.AioRpcError, match="ingestor_id is missing"):
             await s.ingestors.WatchControl(ingestor_pb.WatchControlRequest()).read()

@@ -13,6 +13,7 @@ import pytest
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
+from tests.series_messages import series
 from tests.unit.services.relay.harness import TICKER, Suite, refused, suite
 from tests.unit.services.relay.realtime.worker import at_work, stop
 
@@ -94,15 +95,15 @@ async def test_clients_are_told_what_the_ingestor_did_not_send(tmp_path: Path) -
         for call in (trades, candles):
             await call.read()
         missed = [
-            pb.Missed(period_seconds=0, count=3, start_ns=1, end_ns=5),
-            pb.Missed(period_seconds=60, count=2, start_ns=0, end_ns=60),
+            pb.Missed(series=series(period_seconds=0), count=3, start_ns=1, end_ns=5),
+            pb.Missed(series=series(period_seconds=60), count=2, start_ns=0, end_ns=60),
         ]
         data: dict[str, Any] = {"trades": [trade(6)], "candles": [candle(120, closed=True)]}
         assert await push(s, ipb.JobMarketData(job_id=job_id, missed=missed, **data)) == 0
         for call, (period, *expected) in ((trades, (0, 3, 1, 5)), (candles, (60, 2, 0, 60))):
             got = await call.read()
-            assert [(m.ticker, m.period_seconds, m.count, m.start_ns, m.end_ns) for m in got.missed] == [
-                (TICKER, period, *expected)
+            assert [(m.series, m.count, m.start_ns, m.end_ns) for m in got.missed] == [
+                (series(TICKER, period), *expected)
             ]
             call.cancel()
 
@@ -124,7 +125,7 @@ async def test_a_client_that_does_not_read_is_told_what_it_missed_and_delays_nob
             while (answer := await call.read()) is not grpc.aio.EOF:
                 missed += sum(each.count for each in answer.missed)
                 for each in answer.missed:
-                    assert (each.ticker, each.period_seconds) == (TICKER, 0)
+                    assert each.series == series(TICKER)
                     assert each.start_ns <= each.end_ns and each.count <= each.end_ns - each.start_ns + 1
                 numbers += [each.time_ns for each in answer.trades]
                 if numbers and numbers[-1] == until:
@@ -151,11 +152,11 @@ async def test_a_client_that_does_not_read_is_told_what_it_missed_and_delays_nob
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"tickers": []}, "tickers has 0 entries"),
+        ({"tickers": []}, "tickers is missing"),
         ({"tickers": ["BTC"]}, "is not SYMBOL.VENUE"),
         ({"period_seconds": [7]}, "period_seconds 7 is not one of"),
         ({"include_trades": False}, "ask for one of them"),
-        ({"slow_client": 9}, "slow_client 9 is not one of"),
+        ({"slow_client": 9}, "slow_client 9 is not a value of SlowClientPolicy"),
     ],
 )
 async def test_invalid_streams_are_refused(tmp_path: Path, fields: dict[str, Any], text: str) -> None:

@@ -18,6 +18,7 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from dexorder_relay.realtime import jobs
+from tests.series_messages import series
 from tests.unit.services.relay.harness import TICKER, refused, suite
 from tests.unit.services.relay.realtime.worker import (
     RawWorker,
@@ -50,7 +51,7 @@ async def test_a_worker_of_the_given_protocol_gets_the_job_is_fenced_after_silen
         assert (sent.realtime.include_ticks, sent.realtime.include_ohlc) == (True, True)
         assert list(sent.realtime.ohlc_period_seconds) == [60]
         (issued,) = await described(s, [sent.job_id])
-        assert (issued.realtime, issued.ticker, issued.period_seconds) == (True, TICKER, 0)
+        assert (issued.WhichOneof("work"), issued.realtime_ticker) == ("realtime_ticker", TICKER)
         assert (issued.start_ns, issued.end_ns) == (0, MAX_TIME_NS)
 
         await second.ready(ingest.ANY)  # the first one says nothing any more
@@ -180,8 +181,9 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
         job = await the_job(s)
         assert job.ingestor == "i1"
         trades, candles = job.series
-        assert (trades.period_seconds, trades.settled_until_ns, trades.count, trades.lag_ns) == (0, now_ns + 5, 3, 9)
-        assert (candles.period_seconds, candles.settled_until_ns, candles.count) == (60, open_ns + MINUTE_NS, 1)
+        assert [each.series for each in job.series] == [series(job.ticker), series(job.ticker, 60)]
+        assert (trades.settled_until_ns, trades.count, trades.lag_ns) == (now_ns + 5, 3, 9)
+        assert (candles.settled_until_ns, candles.count) == (open_ns + MINUTE_NS, 1)
         await asyncio.sleep(2.5)  # positions are written every two seconds
     async with suite(tmp_path, lease_seconds=1) as s:
         one = worker(s)
@@ -212,11 +214,11 @@ async def test_pages_in_the_table_are_a_position_too(tmp_path: Path) -> None:
         one, sent = await at_work(s, 60)
         begin = await resume(s, sent.job_id)
         open_ns = begin.candles[0].start_ns
-        page = {"job_id": sent.job_id, "ticker": TICKER}
+        page = {"job_id": sent.job_id}
         await s.pipeline.report(
             pages=[
-                ppb.PageResult(**page, period_seconds=0, start_ns=begin.start_ns, end_ns=begin.start_ns + 7),
-                ppb.PageResult(**page, period_seconds=60, start_ns=open_ns, end_ns=open_ns + MINUTE_NS),
+                ppb.PageResult(**page, series=series(TICKER), start_ns=begin.start_ns, end_ns=begin.start_ns + 7),
+                ppb.PageResult(**page, series=series(TICKER, 60), start_ns=open_ns, end_ns=open_ns + MINUTE_NS),
             ]
         )
         await one.ready()
@@ -230,8 +232,8 @@ async def test_candles_that_spark_refuses_are_fetched_as_history(tmp_path: Path)
         one, sent = await at_work(s, 60)
         open_ns = (await resume(s, sent.job_id)).candles[0].start_ns
         await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
-        values: dict[str, Any] = {"period_seconds": 60, "start_ns": open_ns, "end_ns": open_ns + MINUTE_NS}
-        refused = ppb.PageResult(job_id=sent.job_id, ticker=TICKER, refused="price -1", **values)
+        values: dict[str, Any] = {"start_ns": open_ns, "end_ns": open_ns + MINUTE_NS}
+        refused = ppb.PageResult(job_id=sent.job_id, series=series(TICKER, 60), refused="price -1", **values)
         await s.pipeline.report(pages=[refused])
     async with suite(tmp_path, clock=_Later(10 * MINUTE_NS)) as s:
         one = worker(s)
@@ -341,7 +343,7 @@ async def test_a_job_begins_again_where_a_later_subscription_asks_for_more(tmp_p
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"subscription_id": ""}, "subscription_id '' has 0 characters"),
+        ({"subscription_id": ""}, "subscription.subscription_id is missing"),
         ({"ticker": "BTC/USDT.NOWHERE"}, "unknown exchange 'NOWHERE'"),
         ({"ticks": False}, "params ask for nothing"),
         ({"periods": [61]}, "period_seconds 61 is not one of"),
@@ -395,10 +397,13 @@ async def test_lists_have_pages_and_filters(tmp_path: Path) -> None:
 
 async def test_reports_must_be_whole(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
+        fields: dict[str, Any]
         for fields in (
-            {"job_id": ""},
-            {"job_id": "1-a", "start_ns": 2, "end_ns": 1},
-            {"job_id": "x", "period_seconds": 7},
+            {"job_id": "", "series": series(TICKER)},
+            {"job_id": "1-a"},
+            {"job_id": "1-a", "series": series(TICKER), "start_ns": 2, "end_ns": 1},
+            {"job_id": "x", "series": series(TICKER, 7)},
+            {"job_id": "x", "series": series(TICKER, 0, "funding")},
         ):
             with refused(grpc.StatusCode.INVALID_ARGUMENT):
                 await s.ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=[ipb.RealtimeReport(**fields)]))

@@ -11,6 +11,7 @@ import pytest
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from tests.series_messages import series
 from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, suite
 from tests.unit.services.relay.realtime.worker import RawWorker, described, start, worker
 
@@ -40,7 +41,12 @@ async def taken(s: Suite) -> tuple[RawWorker, Any]:
 async def land(s: Suite, job_id: str, rows: int, *, refused: str | None = None, error: str | None = None) -> None:
     """Report what Spark does: a page of snapshots, and the final record."""
     page = ppb.PageResult(
-        job_id=job_id, ticker=ALL, start_ns=TAKEN_NS, end_ns=TAKEN_NS, rows=0 if refused else rows, refused=refused
+        job_id=job_id,
+        series=series(ticker=ALL),
+        start_ns=TAKEN_NS,
+        end_ns=TAKEN_NS,
+        rows=0 if refused else rows,
+        refused=refused,
     )
     status = ingest.DataResponse.ERROR if error else ingest.DataResponse.OK
     final = ppb.FinalResult(job_id=job_id, status=status, error_message=error, total_records=rows)
@@ -59,14 +65,14 @@ async def test_snapshots_are_taken_by_one_dispatch_and_announced_with_their_tabl
         assert (sent.type, sent.ticker, sent.request_id) == (ingest.DataRequest.TICKER_SNAPSHOT, ALL, "t")
         assert not sent.HasField("historical") and not sent.HasField("realtime")
         (issued,) = await described(s, [sent.job_id])
-        assert (issued.ticker, issued.period_seconds, issued.realtime) == (ALL, 0, False)
+        assert issued.WhichOneof("work") == "series" and issued.series == series(ALL)
         assert (await s.record("t")).state == pb.REQUEST_STATE_RUNNING
         await one.complete(sent.job_id)
         await land(s, sent.job_id, 731)
         record = await s.finished("t")
         assert (record.status, record.row_count, record.answered_end_ns) == (OK, 731, TAKEN_NS)
         for topic in ("RESPONSE:me", "HISTORY_READY:t"):
-            note = (await s.notification(topic)).notification
+            note = (await s.notification(topic)).ready
             assert (note.request_id, note.ticker, note.row_count, note.end_time) == ("t", ALL, 731, TAKEN_NS)
             assert (note.iceberg_namespace, note.iceberg_table, note.status) == ("trading", "tickers", OK)
 
@@ -79,7 +85,9 @@ async def test_a_lost_dispatch_is_taken_again_and_only_the_last_one_counts(tmp_p
         await one.ready(ingest.ANY)
         first = await one.job()
         await s.pipeline.report(
-            pages=[ppb.PageResult(job_id=first.job_id, ticker=ALL, start_ns=5, end_ns=5, refused="broken")]
+            pages=[
+                ppb.PageResult(job_id=first.job_id, series=series(ticker=ALL), start_ns=5, end_ns=5, refused="broken")
+            ]
         )
         await one.complete(first.job_id, success=False)
         await one.ready(ingest.ANY)
@@ -111,7 +119,7 @@ async def test_other_ends(
 async def test_a_restart_keeps_the_request_and_its_dispatch(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         _, sent = await taken(s)
-        page = ppb.PageResult(job_id=sent.job_id, ticker=ALL, start_ns=TAKEN_NS, end_ns=TAKEN_NS, rows=2)
+        page = ppb.PageResult(job_id=sent.job_id, series=series(ticker=ALL), start_ns=TAKEN_NS, end_ns=TAKEN_NS, rows=2)
         await s.pipeline.report(pages=[page])
     async with suite(tmp_path) as s:
         assert (await snapshot(s, "t")).status == DUPLICATE

@@ -13,6 +13,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
+from tests.series_messages import series
 from tests.unit.services.relay.harness import TICKER, Suite
 
 
@@ -117,7 +118,9 @@ async def at_work(suite: Suite, *periods: int) -> tuple[RawWorker, Any]:
 async def report(suite: Suite, job_id: str, *spans: tuple[int, int, int], **fields: Any) -> list[str]:
     """Report spans (period, start, end) that Kafka has; return the fenced ids."""
     reports = [
-        ipb.RealtimeReport(job_id=job_id, period_seconds=period, start_ns=start_ns, end_ns=end_ns, **fields)
+        ipb.RealtimeReport(
+            job_id=job_id, series=series(period_seconds=period), start_ns=start_ns, end_ns=end_ns, **fields
+        )
         for period, start_ns, end_ns in spans
     ]
     return list((await suite.ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=reports))).fenced_job_ids)

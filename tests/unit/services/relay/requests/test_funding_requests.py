@@ -13,6 +13,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest
+from tests.series_messages import series
 from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, at, final_of, moment, suite
 
 PERPETUAL = "BTC/USDT:USDT.SIM"
@@ -28,12 +29,12 @@ def write(s: Suite, *minutes: int) -> None:
 
 async def land(s: Suite, dispatch: Any, start: int, end: int, **final: Any) -> None:
     span: dict[str, Any] = {"start_ns": at(start), "end_ns": at(end)}
-    page = ppb.PageResult(job_id=dispatch.job_id, ticker=PERPETUAL, dataset="funding", **span)
+    page = ppb.PageResult(job_id=dispatch.job_id, series=series(ticker=PERPETUAL, dataset="funding"), **span)
     await s.pipeline.report(pages=[page], finals=[final_of(dispatch.job_id, **final)])
 
 
 async def coverage(s: Suite) -> list[tuple[int, int]]:
-    request = rpb.StreamCoverageRequest(ticker=PERPETUAL, dataset="funding")
+    request = rpb.StreamCoverageRequest(series=series(ticker=PERPETUAL, dataset="funding"))
     answers = [answer async for answer in s.relay.coverage.StreamCoverage(request)]
     return [(each.start_ns, each.end_ns) for answer in answers for each in answer.ranges]
 
@@ -46,13 +47,13 @@ async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(t
         (issued,) = (
             await s.pipeline.stub.DescribeDispatches(ppb.DescribeDispatchesRequest(job_ids=[sent.job_id]))
         ).dispatches
-        assert (issued.dataset, issued.period_seconds) == ("funding", 0)
+        assert issued.series == series(PERPETUAL, 0, "funding")
         assert await one.page(sent.job_id, 7, 100_003)
         write(s, 480, 960, 1_200)
         await land(s, sent, 7, 100_003)
         record = await s.finished("f")
         assert (record.status, record.row_count, record.request.dataset) == (OK, 3, "funding")
-        note = (await s.notification("HISTORY_READY:f")).notification
+        note = (await s.notification("HISTORY_READY:f")).ready
         assert (note.iceberg_table, note.dataset, note.row_count) == ("funding", "funding", 3)
         assert await coverage(s) == [(at(7), at(100_003))]
     async with suite(tmp_path) as s:  # after a restart, a part of it is there without a dispatch
@@ -60,7 +61,9 @@ async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(t
         assert await s.ended("part") == (OK, 1)
         await s.queued("none", 2_000, 3_000, **OF_FUNDING)
         assert (await s.finished("none")).status == NOT_FOUND
-        wanted = StreamRowsRequest(ticker=PERPETUAL, dataset="funding", start_ns=at(481), end_ns=at(1_201))
+        wanted = StreamRowsRequest(
+            series=series(ticker=PERPETUAL, dataset="funding"), start_ns=at(481), end_ns=at(1_201)
+        )
         answers = [answer async for answer in s.relay.rows.StreamRows(wanted)]
         assert answers[1].row_count == 2
         rows = pa.ipc.open_stream(b"".join(each.data for each in answers)).read_all()

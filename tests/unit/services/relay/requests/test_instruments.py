@@ -16,16 +16,18 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_relay.requests.instruments import check
 from tests.unit.services.relay.harness import Suite, refused, suite
 
+SPOT = rpb.INSTRUMENT_KIND_SPOT
+
 
 def market(symbol: str, **fields: Any) -> rpb.Instrument:
     return rpb.Instrument(
-        **{"ticker": f"{symbol}.SIM", "active": True, "type": "spot", "base": "B", "quote": "Q", **fields}
+        **{"ticker": f"{symbol}.SIM", "active": True, "kind": SPOT, "base": "B", "quote": "Q", **fields}
     )
 
 
 async def report(s: Suite, markets: list[rpb.Instrument], fetched_ns: int, exchange: str = "SIM") -> None:
     await s.ingestors.ReportInstruments(
-        ipb.ReportInstrumentsRequest(exchange=exchange, markets=markets, fetched_ns=fetched_ns)
+        ipb.ReportInstrumentsRequest(exchange=exchange, instruments=markets, fetched_ns=fetched_ns)
     )
 
 
@@ -34,24 +36,24 @@ async def listed(s: Suite, exchange: str = "SIM") -> Any:
 
 
 async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path: Path) -> None:
-    one, two = market("A/Q"), market("B/Q:Q", active=False, type="swap")
+    one, two = market("A/Q"), market("B/Q:Q", active=False, kind=rpb.INSTRUMENT_KIND_SWAP)
     async with suite(tmp_path) as s:
         await report(s, [market("OLD/Q")], 10)
         await report(s, [two, one], 20)
         await report(s, [market("OLDER/Q")], 19)
         answer = await listed(s)
-        assert (list(answer.markets), answer.fetched_ns) == ([one, two], 20)
+        assert (list(answer.instruments), answer.fetched_ns) == ([one, two], 20)
     async with suite(tmp_path) as s:
         assert await listed(s) == answer
         await report(s, [one], 20)  # the same moment, told by another ingestor
-        assert list((await listed(s)).markets) == [one]
+        assert list((await listed(s)).instruments) == [one]
 
 
 async def test_offer_of_candles_is_listed_and_survives_a_restart(tmp_path: Path) -> None:
     offer = rpb.CandleOffer(period_seconds=[60, 3_600], call_candles=250, learnt=True, volume_tolerance=1e-9)
     async with suite(tmp_path) as s:
         await s.ingestors.ReportInstruments(
-            ipb.ReportInstrumentsRequest(exchange="SIM", markets=[market("A/Q")], fetched_ns=1, candles=offer)
+            ipb.ReportInstrumentsRequest(exchange="SIM", instruments=[market("A/Q")], fetched_ns=1, candles=offer)
         )
         assert (await listed(s)).candles == offer
     async with suite(tmp_path) as s:
@@ -74,13 +76,22 @@ def test_invalid_offer_is_refused(offer: CandleOffer, text: str) -> None:
         check(InstrumentList("SIM", (ListedInstrument("A.SIM", True, "", "", ""),), 1, offer), now_ns=5)
 
 
-async def test_a_large_exchange_fits_into_one_message(tmp_path: Path) -> None:
+async def test_a_large_exchange_is_listed_in_pages_and_reported_in_one_message(tmp_path: Path) -> None:
     symbols = [f"BASE{n:05}/USDT:USDT-261225-{n}-C" for n in range(3_000)]
+    made = [market(each, base="BASE00000", quote="USDT", kind=rpb.INSTRUMENT_KIND_OPTION) for each in symbols]
+    assert sum(each.ByteSize() for each in made) < 4 * 1024 * 1024 / 10
     async with suite(tmp_path) as s:
-        await report(s, [market(symbol, base="BASE00000", quote="USDT", type="option") for symbol in symbols], 1)
-        answer = await listed(s)
-        assert [each.ticker for each in answer.markets] == [f"{symbol}.SIM" for symbol in symbols]
-        assert answer.ByteSize() < 4 * 1024 * 1024 / 10
+        await report(s, made, 1)
+        found, sizes, request = [], [], rpb.ListInstrumentsRequest(exchange="SIM", page_size=999)
+        while True:
+            answer = await s.relay.history.ListInstruments(request)
+            found += [each.ticker for each in answer.instruments]
+            sizes.append(len(answer.instruments))
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                break
+        assert (found, sizes) == ([each.ticker for each in made], [999, 999, 999, 3])
+        assert len((await listed(s)).instruments) == 100
 
 
 async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
@@ -89,7 +100,7 @@ async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
             (listed(s), grpc.StatusCode.NOT_FOUND, "no ingestor has reported the markets of 'SIM'"),
             (listed(s, "MOON"), grpc.StatusCode.NOT_FOUND, "exchange 'MOON' is not known; this relay has SIM"),
             (report(s, [market("A/Q")], 1, "MOON"), grpc.StatusCode.INVALID_ARGUMENT, "exchange 'MOON' is not known"),
-            (report(s, [], 1), grpc.StatusCode.INVALID_ARGUMENT, "markets is empty"),
+            (report(s, [], 1), grpc.StatusCode.INVALID_ARGUMENT, "instruments is missing"),
         ):
             with refused(code, text):
                 await call

@@ -15,6 +15,7 @@ from dexorder_common.model.coverage import CoverageKind, CoverageRange, known_ra
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as rpb
+from tests.series_messages import series
 from tests.unit.services.relay.harness import (
     EARLIER,
     TICKER,
@@ -55,9 +56,11 @@ def test_pages_that_touch_are_one_range() -> None:
     ]
 
 
-async def asked(relay: Any, **fields: Any) -> list[rpb.StreamCoverageResponse]:
-    values = {"ticker": TICKER, "period_seconds": 60, **fields}
-    return [answer async for answer in relay.coverage.StreamCoverage(rpb.StreamCoverageRequest(**values), timeout=30)]
+async def asked(
+    relay: Any, *, ticker: str = TICKER, period_seconds: int = 60, **fields: Any
+) -> list[rpb.StreamCoverageResponse]:
+    request = rpb.StreamCoverageRequest(series=series(ticker, period_seconds), **fields)
+    return [answer async for answer in relay.coverage.StreamCoverage(request, timeout=30)]
 
 
 def reported(answers: list[rpb.StreamCoverageResponse]) -> list[tuple[int, int, int]]:
@@ -114,10 +117,10 @@ async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) ->
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
     ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
-    ({"ticker": "x" * 300 + ".SIM"}, "has more than 256 characters"),
+    ({"ticker": "x" * 300 + ".SIM"}, "has 304 characters; at most 256 are allowed"),
     ({"period_seconds": 61}, "period_seconds 61"),
     ({"start_ns": at(0) + 1}, f"start_ns {at(0) + 1} is not on the 1m grid"),
-    ({"end_ns": 2**64 - 1}, f"end_ns {2**64 - 1} is outside [0, {MAX_TIME_NS}]"),
+    ({"end_ns": 2**64 - 1}, f"end_ns {2**64 - 1} is over {MAX_TIME_NS}"),
     ({"start_ns": at(5), "end_ns": at(5)}, f"end_ns {at(5)} is not after start_ns {at(5)}"),
     ({"end_ns": 0}, "end_ns 0 is not after start_ns 0"),
 ]
@@ -127,7 +130,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 async def test_bad_questions_name_field_and_value(tmp_path: Path, rpc: str) -> None:
     async with suite(tmp_path) as s:
         for fields, text in BAD:
-            values = {"ticker": TICKER, "period_seconds": 60, **fields}
+            wanted = series(TICKER, 60)
+            for name in {"ticker", "period_seconds"} & fields.keys():
+                setattr(wanted, name, fields[name])
+            values = {"series": wanted, **{name: each for name, each in fields.items() if name.endswith("_ns")}}
             call = getattr(s.relay.coverage, rpc)(getattr(rpb, f"{rpc}Request")(**values))
             with refused(grpc.StatusCode.INVALID_ARGUMENT, text):
                 await call.read()

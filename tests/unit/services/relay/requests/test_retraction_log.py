@@ -19,6 +19,7 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as rpb
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from tests.fakes.pages import dispatch_id
+from tests.series_messages import series
 from tests.unit.services.relay.harness import (
     EARLIER,
     ERROR,
@@ -92,7 +93,7 @@ async def _at_once(_: float) -> None:
 
 
 async def covered(s: Suite) -> list[tuple[int, int]]:
-    request = rpb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+    request = rpb.StreamCoverageRequest(series=series(ticker=TICKER, period_seconds=60))
     found = [each async for answer in s.relay.coverage.StreamCoverage(request) for each in answer.ranges]
     return [(minute(each.start_ns), minute(each.end_ns)) for each in found]
 
@@ -125,7 +126,7 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         assert span_of(dispatch) == (4, 7)
         again = await s.finished("again")
         assert (again.status, again.row_count) == (OK, 10), "a page that was fetched since counts"
-        pages = rpb.StreamCoverageRequest(ticker=TICKER, period_seconds=60, detail=True)
+        pages = rpb.StreamCoverageRequest(series=series(ticker=TICKER, period_seconds=60), detail=True)
         reported = [each async for answer in s.relay.coverage.StreamCoverage(pages) for each in answer.pages]
         assert [list(each.retracted) for each in reported] == [ranges([(4, 7)])]
 

@@ -31,13 +31,15 @@ async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> N
         report = ppb.SyncUdfsRequest(statuses=[status], logs=[ppb.UdfLogLines(name="mine", lines=lines)])
         answer = await s.pipeline.stub.SyncUdfs(report)
         mine, other = answer.registrations
-        assert (mine.generation, mine.stopped, mine.since_generation) == (first.generation, False, 0)
+        assert (mine.generation, mine.stopped, mine.reset_generation) == (first.generation, False, 0)
         assert mine.definition.options == UDF.options and mine.definition.program == "average"
-        assert (other.name, other.stopped, other.since_generation) == ("other", True, other.generation)
+        assert (other.name, other.stopped, other.reset_generation) == ("other", True, other.generation)
         listed = {each.udf.name: each.status for each in (await udfs.ListUdfs(pb.ListUdfsRequest())).udfs}
         assert (listed["mine"].rows, listed["mine"].state) == (7, pb.UDF_STATE_RUNNING)
         logs = await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine"))
         assert [line.text for line in logs.lines] == ["field is close"]
-        assert not (await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine", after=logs.lines[-1].number))).lines
+        assert not (
+            await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine", after_number=logs.lines[-1].number))
+        ).lines
         again = await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="other")))
         assert again.generation > other.generation

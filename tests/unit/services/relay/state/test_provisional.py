@@ -15,10 +15,12 @@ from dexorder_common.clock import ManualClock
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_relay.state.provisional import Absence, AbsenceChange, ProvisionalRanges
 from dexorder_relay.verification import rechecker
+from tests.series_messages import series
 from tests.unit.services.relay.harness import (
     SERIES,
     TICKER,
@@ -157,7 +159,7 @@ async def coverage_kinds(s: Suite) -> list[tuple[int, int, str]]:
     """Return the known ranges in minutes; provisional ones are marked."""
     found = []
     async for answer in s.relay.coverage.StreamCoverage(
-        coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+        coverage_pb.StreamCoverageRequest(series=series(ticker=TICKER, period_seconds=60))
     ):
         for each in answer.ranges:
             kind = coverage_pb.CoverageKind.Name(each.kind).removeprefix("COVERAGE_KIND_").lower()
@@ -193,7 +195,7 @@ async def test_a_young_hole_is_named_queried_again_and_announced_once_it_is_fill
             await fill(s, told.cursor)
 
 
-async def fill(s: Suite, cursor: int) -> None:
+async def fill(s: Suite, cursor: common_pb2.Cursor) -> None:
     """Answer the relay's own query with two of three candles; the third is absent for good."""
     ingestor = await s.offering()
     dispatch = await ingestor.take()
@@ -205,12 +207,12 @@ async def fill(s: Suite, cursor: int) -> None:
     final_page = page(dispatch.job_id, 3, 6, empty=[(5, 6)])
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[final_page], finals=[final_of(dispatch.job_id)])
     assert await coverage_kinds(s) == [(0, 5, "rows"), (5, 6, "empty"), (6, 10, "rows")]
-    for topic, after in ((f"REVISED:{TICKER}", 0), ("RESPONSE:me", cursor)):
+    for topic, after in ((f"REVISED:{TICKER}", None), ("RESPONSE:me", cursor)):
         found = await s.notification(topic, after)
-        assert found.notification.request_id == dispatch.request_id
+        assert found.ready.request_id == dispatch.request_id
         assert list(found.revised) == ranges([(3, 5)]) and not found.provisional
-        assert (found.notification.start_time, found.notification.end_time) == (at(3), at(6))
-        assert found.notification.row_count == 2
+        assert (found.ready.start_time, found.ready.end_time) == (at(3), at(6))
+        assert found.ready.row_count == 2
     record = await s.record("first")
     assert record.status == ingest.HistoryReadyNotification.OK and record.row_count == 7  # its one status stays
 

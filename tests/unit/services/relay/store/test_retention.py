@@ -51,9 +51,10 @@ def count(folder: Path, table: str) -> int:
 
 async def reported(s: Suite, topic: str, most: int) -> list[tuple[int, str]]:
     call = s.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic=topic), timeout=60)
-    found = [await call.read() for _ in range(most)]
+    assert (await call.read()).HasField("opened")
+    found = [(await call.read()).notification for _ in range(most)]
     call.cancel()
-    return [(each.cursor, each.notification.request_id) for each in found]
+    return [(each.cursor.sequence, each.ready.request_id) for each in found]
 
 
 async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_are_not(

@@ -23,9 +23,12 @@ def register(stub: Any, name: str, **outer: Any) -> Any:
     return stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
 
 
+async def listed(stub: Any) -> Any:
+    return (await stub.trigger.ListTriggers(pb.ListTriggersRequest())).triggers
+
+
 async def ids(stub: Any) -> list[tuple[str, str]]:
-    answer = await stub.trigger.ListTriggers(pb.ListTriggersRequest())
-    return [(each.trigger.trigger_id, each.client_id) for each in answer.triggers]
+    return [(each.trigger.trigger_id, each.client_id) for each in await listed(stub)]
 
 
 async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) -> None:
@@ -42,10 +45,11 @@ async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) 
             code, text = await code_of(desk.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id=name)))
             assert (code, text) == (CODE.NOT_FOUND, f"trigger_id '{name}' is not known")
 
+        numbers = {each.trigger.trigger_id: each.registration for each in await listed(boss)}
         events = [
             ppb.ReportedTriggerEvent(
                 event_id=f"e{number}",
-                registration=number,
+                registration=numbers[name],
                 kind=pb.TRIGGER_EVENT_KIND_FIRED,
                 ticker=TICKER,
                 event=ingest.CEPTriggerEvent(trigger_id=name, timestamp=1),
@@ -55,9 +59,11 @@ async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) 
         await suite.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=2))
         for stub, wanted in ((desk, "e1"), (other, "e2")):
             call = stub.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(callback_id="shared"), timeout=20)
-            assert (await call.read()).event_id == wanted
+            assert (await call.read()).HasField("opened")
+            assert (await call.read()).event.event_id == wanted
             call.cancel()
         call = other.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(trigger_id="d"), timeout=20)
+        assert (await call.read()).HasField("opened")
         reading = asyncio.ensure_future(call.read())
         await asyncio.sleep(0.2)
         assert not reading.done(), "it is another client's event"

@@ -142,8 +142,8 @@ async def test_candles_that_turned_up_by_other_means_are_announced_by_one_more_q
         again = await ingestor.take()
         assert span_of(again) == (3, 6)
         await s.pipeline.report(pages=[page(again.job_id, 3, 6, empty=[(4, 5)])], finals=[final_of(again.job_id)])
-        for topic, after in ((f"REVISED:{TICKER}", 0), ("RESPONSE:me", told.cursor)):
+        for topic, after in ((f"REVISED:{TICKER}", None), ("RESPONSE:me", told.cursor)):
             found = await s.notification(topic, after)
-            assert found.notification.request_id == again.request_id
-            assert found.notification.status == ingest.HistoryReadyNotification.OK
+            assert found.ready.request_id == again.request_id
+            assert found.ready.status == ingest.HistoryReadyNotification.OK
             assert list(found.revised) == ranges([(3, 4), (5, 6)])

@@ -22,6 +22,7 @@ from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_relay.verification import rechecker
 from dexorder_relay.verification.rechecker import judge
+from tests.series_messages import series
 from tests.unit.services.relay.harness import TICKER, Suite, at, candle, final_of, minute, page, ranges, suite
 
 MINUTES, CELL = 120, 5
@@ -95,7 +96,7 @@ async def fetch_a_thin_market(s: Suite, rows: Sequence[int]) -> Any:
     offer = history_pb.CandleOffer(period_seconds=[60, 300], call_candles=100, volume_tolerance=1e-9)
     markets = [history_pb.Instrument(ticker=TICKER, active=True)]
     await s.ingestors.ReportInstruments(
-        ipb.ReportInstrumentsRequest(exchange="SIM", markets=markets, fetched_ns=1, candles=offer)
+        ipb.ReportInstrumentsRequest(exchange="SIM", instruments=markets, fetched_ns=1, candles=offer)
     )
     ingestor = await s.offering(4)
     await s.queued("first", 0, MINUTES, client_id="me")
@@ -131,7 +132,7 @@ async def answer_with_cells(s: Suite, ingestor: Any, minutes: Sequence[int]) -> 
     assert (minute(asked.start_time), minute(asked.end_time)) == (0, MINUTES)
     OHLC.load_or_create(s.pipeline.catalog).append(cells_of(s, minutes))
     cells = page(dispatch.job_id, 0, MINUTES)
-    cells.period_seconds = CELL * 60
+    cells.series.period_seconds = CELL * 60
     await s.pipeline.report(snapshot_id=s.pipeline.snapshot_id(), pages=[cells], finals=[final_of(dispatch.job_id)])
     await s.finished(dispatch.request_id)
 
@@ -139,7 +140,7 @@ async def answer_with_cells(s: Suite, ingestor: Any, minutes: Sequence[int]) -> 
 async def provisional_minutes(s: Suite) -> set[int]:
     found = set()
     async for answer in s.relay.coverage.StreamCoverage(
-        coverage_pb.StreamCoverageRequest(ticker=TICKER, period_seconds=60)
+        coverage_pb.StreamCoverageRequest(series=series(ticker=TICKER, period_seconds=60))
     ):
         for each in answer.ranges:
             if each.provisional:
@@ -179,7 +180,7 @@ async def test_a_candle_that_the_coarser_ones_show_is_fetched_and_announced(tmp_
         holes = [(m, m + 1) for m in range(HIDDEN, HIDDEN + CELL) if m not in TRADED]
         found = page(dispatch.job_id, HIDDEN, HIDDEN + CELL, empty=holes)
         await s.pipeline.report(snapshot_id=snapshot_id, pages=[found], finals=[final_of(dispatch.job_id)])
-        for topic, after in ((f"REVISED:{TICKER}", 0), ("RESPONSE:me", told.cursor)):
+        for topic, after in ((f"REVISED:{TICKER}", None), ("RESPONSE:me", told.cursor)):
             news = await s.notification(topic, after)
             assert list(news.revised) == ranges([(HIDDEN, HIDDEN + 1)])
         await until_nothing_is_provisional(s)

@@ -15,9 +15,11 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1.operator_service_pb2 import RepairCoverageRequest
 from dexorder_relay.reading.rows import CandleRows
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.verification import mending, verification
+from tests.series_messages import series
 from tests.unit.services.relay.harness import (
     EARLIER,
     ERROR,
@@ -35,11 +37,16 @@ from tests.unit.services.relay.requests.test_outcome import write_off_grid
 from tests.unit.services.relay.requests.test_retraction_log import covered
 
 
-async def verify(s: Suite, **fields: Any) -> tuple[list[coverage_pb.VerifyProgress], coverage_pb.VerifyResult]:
-    values = {"ticker": TICKER, "period_seconds": 60, **fields}
-    answers = [
-        each async for each in s.relay.coverage.VerifyCoverage(coverage_pb.VerifyCoverageRequest(**values), timeout=60)
-    ]
+async def verify(
+    s: Suite, ticker: str = TICKER, *, repair: bool = False, **fields: Any
+) -> tuple[list[coverage_pb.VerifyProgress], coverage_pb.VerifyResult]:
+    values: Any = {"series": series(ticker, 60), **fields}
+    call: Any
+    if repair:
+        call = s.relay.operator.RepairCoverage(RepairCoverageRequest(**values), timeout=60)
+    else:
+        call = s.relay.coverage.VerifyCoverage(coverage_pb.VerifyCoverageRequest(**values), timeout=60)
+    answers = [each async for each in call]
     *progress, last = answers
     assert last.WhichOneof("answer") == "result"
     assert {each.WhichOneof("answer") for each in progress} == {"progress"}
@@ -250,9 +257,7 @@ async def test_a_repair_goes_through_though_its_caller_is_gone(tmp_path: Path, m
     monkeypatch.setattr(RetractionTable, "append", slow)
     async with suite(tmp_path) as s:
         await faulty(s)
-        call = s.relay.coverage.VerifyCoverage(
-            coverage_pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=60, repair=True)
-        )
+        call = s.relay.operator.RepairCoverage(RepairCoverageRequest(series=series(TICKER, 60)))
         reading = asyncio.create_task(_drain(call))
         async with asyncio.timeout(30):
             await entered.wait()
@@ -283,7 +288,7 @@ async def test_values_without_cells_are_not_compared_and_nothing_is_fetched(tmp_
         ):
             market = history_pb.Instrument(ticker=TICKER, active=True)
             await s.ingestors.ReportInstruments(
-                ipb.ReportInstrumentsRequest(exchange="SIM", markets=[market], fetched_ns=1, candles=offer)
+                ipb.ReportInstrumentsRequest(exchange="SIM", instruments=[market], fetched_ns=1, candles=offer)
             )
             _, found = await verify(s, values=True)
             assert found.values == coverage_pb.ValueComparison(uncompared=ranges([(0, 30)]), uncompared_periods=30)

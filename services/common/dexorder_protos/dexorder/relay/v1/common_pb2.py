@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x65xorder/relay/v1/common.proto\x12\x11\x64\x65xorder.relay.v1\"-\n\tTimeRange\x12\x10\n\x08start_ns\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x02 \x01(\x04\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x65xorder/relay/v1/common.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\"-\n\tTimeRange\x12\x10\n\x08start_ns\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x02 \x01(\x04\"\x96\x01\n\x06Series\x12\x19\n\x07\x64\x61taset\x18\x01 \x01(\tB\x08\xaa\xd4\x18\x04\x08\x01 @\x12\x19\n\x06ticker\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x12\x1b\n\x08\x65xchange\x18\x03 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x12\x1b\n\x0eperiod_seconds\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\t\n\x07subjectB\x11\n\x0f_period_seconds\"3\n\x06\x43ursor\x12\x17\n\x05\x65poch\x18\x01 \x01(\tB\x08\xaa\xd4\x18\x04\x08\x01 @\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"j\n\x0bStreamStart\x12)\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.Cursor\x12\x1c\n\x0foldest_sequence\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_oldest_sequenceBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,6 +33,20 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.re
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
-  _globals['_TIMERANGE']._serialized_start=53
-  _globals['_TIMERANGE']._serialized_end=98
+  _globals['_SERIES'].fields_by_name['dataset']._loaded_options = None
+  _globals['_SERIES'].fields_by_name['dataset']._serialized_options = b'\252\324\030\004\010\001 @'
+  _globals['_SERIES'].fields_by_name['ticker']._loaded_options = None
+  _globals['_SERIES'].fields_by_name['ticker']._serialized_options = b'\252\324\030\003 \200\002'
+  _globals['_SERIES'].fields_by_name['exchange']._loaded_options = None
+  _globals['_SERIES'].fields_by_name['exchange']._serialized_options = b'\252\324\030\003 \200\002'
+  _globals['_CURSOR'].fields_by_name['epoch']._loaded_options = None
+  _globals['_CURSOR'].fields_by_name['epoch']._serialized_options = b'\252\324\030\004\010\001 @'
+  _globals['_TIMERANGE']._serialized_start=88
+  _globals['_TIMERANGE']._serialized_end=133
+  _globals['_SERIES']._serialized_start=136
+  _globals['_SERIES']._serialized_end=286
+  _globals['_CURSOR']._serialized_start=288
+  _globals['_CURSOR']._serialized_end=339
+  _globals['_STREAMSTART']._serialized_start=341
+  _globals['_STREAMSTART']._serialized_end=447
 # @@protoc_insertion_point(module_scope)

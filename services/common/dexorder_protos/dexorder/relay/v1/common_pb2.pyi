@@ -41,3 +41,100 @@ class TimeRange(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TimeRange: _TypeAlias = TimeRange  # noqa: Y015
+
+@_typing.final
+class Series(_message.Message):
+    """Rows that belong together: a dataset of one market or of one exchange."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    TICKER_FIELD_NUMBER: _builtins.int
+    EXCHANGE_FIELD_NUMBER: _builtins.int
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    dataset: _builtins.str
+    """Dataset, for example candles, trades, tickers or funding; GetServerInfo lists them."""
+    ticker: _builtins.str
+    """Market identifier, for example BTC/USDT.BINANCE."""
+    exchange: _builtins.str
+    """All markets of an exchange, for a dataset that is taken of a whole exchange, such as tickers."""
+    period_seconds: _builtins.int
+    """Candle period in seconds; only of a dataset with periods, such as candles."""
+    def __init__(
+        self,
+        *,
+        dataset: _builtins.str = ...,
+        ticker: _builtins.str = ...,
+        exchange: _builtins.str = ...,
+        period_seconds: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds", "exchange", b"exchange", "period_seconds", b"period_seconds", "subject", b"subject", "ticker", b"ticker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds", "dataset", b"dataset", "exchange", b"exchange", "period_seconds", b"period_seconds", "subject", b"subject", "ticker", b"ticker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__period_seconds: _TypeAlias = _typing.Literal["period_seconds"]  # noqa: Y015
+    _WhichOneofArgType__period_seconds: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds"]  # noqa: Y015
+    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["ticker", "exchange"]  # noqa: Y015
+    _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__period_seconds) -> _WhichOneofReturnType__period_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_subject) -> _WhichOneofReturnType_subject | None: ...
+
+Global___Series: _TypeAlias = Series  # noqa: Y015
+
+@_typing.final
+class Cursor(_message.Message):
+    """Position in the log of a stream that can be resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.str
+    """Id of the log; another one for another database. A restored copy keeps it: a cursor that the copy lacks is reset."""
+    sequence: _builtins.int
+    """Sequence of the last item received; 0 for none. Sequences ascend with gaps and are never used for two items."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cursor: _TypeAlias = Cursor  # noqa: Y015
+
+@_typing.final
+class StreamStart(_message.Message):
+    """Start of a stream that can be resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    oldest_sequence: _builtins.int
+    """Sequence of the oldest item that is stored, of whatever topic; absent if none is."""
+    @_builtins.property
+    def cursor(self) -> Global___Cursor:
+        """Position after which items follow. Pass it, or the cursor of a later item, to resume."""
+
+    def __init__(
+        self,
+        *,
+        cursor: Global___Cursor | None = ...,
+        oldest_sequence: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_sequence", b"_oldest_sequence", "cursor", b"cursor", "oldest_sequence", b"oldest_sequence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_sequence", b"_oldest_sequence", "cursor", b"cursor", "oldest_sequence", b"oldest_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__oldest_sequence: _TypeAlias = _typing.Literal["oldest_sequence"]  # noqa: Y015
+    _WhichOneofArgType__oldest_sequence: _TypeAlias = _typing.Literal["_oldest_sequence", b"_oldest_sequence"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_sequence) -> _WhichOneofReturnType__oldest_sequence | None: ...
+
+Global___StreamStart: _TypeAlias = StreamStart  # noqa: Y015

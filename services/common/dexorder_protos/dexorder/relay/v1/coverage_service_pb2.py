@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2 as dexorder_dot_market_dot_v1_dot_ohlcv__pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as dexorder_dot_relay_dot_v1_dot_history__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/coverage_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1e\x64\x65xorder/market/v1/ohlcv.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a\'dexorder/relay/v1/history_service.proto\"\xa4\x01\n\x15StreamCoverageRequest\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x15\n\x08start_ns\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ns\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\x08\x12\x0f\n\x07\x64\x61taset\x18\x06 \x01(\tB\x0b\n\t_start_nsB\t\n\x07_end_ns\"z\n\x16StreamCoverageResponse\x12\x30\n\x06ranges\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.CoverageRange\x12.\n\x05pages\x18\x02 \x03(\x0b\x32\x1f.dexorder.relay.v1.CoveragePage\"u\n\rCoverageRange\x12\x10\n\x08start_ns\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x02 \x01(\x04\x12-\n\x04kind\x18\x03 \x01(\x0e\x32\x1f.dexorder.relay.v1.CoverageKind\x12\x13\n\x0bprovisional\x18\x04 \x01(\x08\"\xd8\x01\n\x0c\x43overagePage\x12\x10\n\x08start_ns\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12+\n\x05\x65mpty\x18\x04 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\x12\x12\n\nfetched_ns\x18\x06 \x01(\x04\x12\x14\n\x0c\x63ommitted_ns\x18\x07 \x01(\x04\x12/\n\tretracted\x18\x08 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\"\xa3\x01\n\x15VerifyCoverageRequest\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x15\n\x08start_ns\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ns\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x0e\n\x06repair\x18\x05 \x01(\x08\x12\x0e\n\x06values\x18\x06 \x01(\x08\x42\x0b\n\t_start_nsB\t\n\x07_end_ns\"\x8c\x01\n\x16VerifyCoverageResponse\x12\x35\n\x08progress\x18\x01 \x01(\x0b\x32!.dexorder.relay.v1.VerifyProgressH\x00\x12\x31\n\x06result\x18\x02 \x01(\x0b\x32\x1f.dexorder.relay.v1.VerifyResultH\x00\x42\x08\n\x06\x61nswer\"\xa0\x01\n\x0eVerifyProgress\x12\x0f\n\x07windows\x18\x01 \x01(\r\x12\x17\n\x0f\x63hecked_windows\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x14\n\x0clost_periods\x18\x04 \x01(\x04\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12,\n\x07request\x18\x06 \x01(\x0b\x32\x1b.dexorder.relay.v1.Progress\"\xf2\x04\n\x0cVerifyResult\x12-\n\x07\x63hecked\x18\x01 \x01(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x13\n\x0brow_periods\x18\x03 \x01(\x04\x12\x15\n\rempty_periods\x18\x04 \x01(\x04\x12*\n\x04lost\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x0clost_periods\x18\x06 \x01(\x04\x12\x30\n\nunexpected\x18\x07 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x1a\n\x12unexpected_periods\x18\x08 \x01(\x04\x12\x30\n\nduplicates\x18\t \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x0csurplus_rows\x18\n \x01(\x04\x12\x15\n\roff_grid_rows\x18\x0b \x01(\x04\x12\x19\n\x11unclaimed_periods\x18\x0c \x01(\x04\x12\x1a\n\x12repair_request_ids\x18\r \x03(\t\x12\x18\n\x10repaired_periods\x18\x0e \x01(\x04\x12.\n\x08off_grid\x18\x0f \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x0cremoved_rows\x18\x10 \x01(\x04\x12\x32\n\x06values\x18\x11 \x01(\x0b\x32\".dexorder.relay.v1.ValueComparison\x12?\n\x13values_after_repair\x18\x12 \x01(\x0b\x32\".dexorder.relay.v1.ValueComparison\"\xc8\x02\n\x0fValueComparison\x12\x14\n\x0c\x63\x65ll_seconds\x18\x01 \x03(\r\x12\x18\n\x10\x63ompared_periods\x18\x02 \x01(\x04\x12\x35\n\tdiffering\x18\x03 \x03(\x0b\x32\".dexorder.relay.v1.ValueDifference\x12\x17\n\x0f\x64iffering_cells\x18\x04 \x01(\x04\x12\x19\n\x11\x64iffering_periods\x18\x05 \x01(\x04\x12\x30\n\nuncompared\x18\x06 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x1a\n\x12uncompared_periods\x18\x07 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x08 \x03(\t\x12\x13\n\x0brequest_ids\x18\t \x03(\t\x12\r\n\x05\x63\x61lls\x18\n \x01(\x04\x12\x18\n\x10repaired_periods\x18\x0b \x01(\x04\"\x94\x01\n\x0fValueDifference\x12*\n\x04\x63\x65ll\x18\x01 \x01(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12+\n\x08\x65xchange\x18\x02 \x01(\x0b\x32\x19.dexorder.market.v1.OHLCV\x12(\n\x05table\x18\x03 \x01(\x0b\x32\x19.dexorder.market.v1.OHLCV*^\n\x0c\x43overageKind\x12\x1d\n\x19\x43OVERAGE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OVERAGE_KIND_ROWS\x10\x01\x12\x17\n\x13\x43OVERAGE_KIND_EMPTY\x10\x02\x32\xe3\x01\n\x0f\x43overageService\x12g\n\x0eStreamCoverage\x12(.dexorder.relay.v1.StreamCoverageRequest\x1a).dexorder.relay.v1.StreamCoverageResponse0\x01\x12g\n\x0eVerifyCoverage\x12(.dexorder.relay.v1.VerifyCoverageRequest\x1a).dexorder.relay.v1.VerifyCoverageResponse0\x01\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/coverage_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1e\x64\x65xorder/market/v1/ohlcv.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a\'dexorder/relay/v1/history_service.proto\"\xbe\x01\n\x15StreamCoverageRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\x08\x42\x0b\n\t_start_nsB\t\n\x07_end_ns\"z\n\x16StreamCoverageResponse\x12\x30\n\x06ranges\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.CoverageRange\x12.\n\x05pages\x18\x02 \x03(\x0b\x32\x1f.dexorder.relay.v1.CoveragePage\"u\n\rCoverageRange\x12\x10\n\x08start_ns\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x02 \x01(\x04\x12-\n\x04kind\x18\x03 \x01(\x0e\x32\x1f.dexorder.relay.v1.CoverageKind\x12\x13\n\x0bprovisional\x18\x04 \x01(\x08\"\xd8\x01\n\x0c\x43overagePage\x12\x10\n\x08start_ns\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12+\n\x05\x65mpty\x18\x04 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\x12\x12\n\nfetched_ns\x18\x06 \x01(\x04\x12\x14\n\x0c\x63ommitted_ns\x18\x07 \x01(\x04\x12/\n\tretracted\x18\x08 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\"\xbe\x01\n\x15VerifyCoverageRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x0e\n\x06values\x18\x04 \x01(\x08\x42\x0b\n\t_start_nsB\t\n\x07_end_ns\"\x8c\x01\n\x16VerifyCoverageResponse\x12\x35\n\x08progress\x18\x01 \x01(\x0b\x32!.dexorder.relay.v1.VerifyProgressH\x00\x12\x31\n\x06result\x18\x02 \x01(\x0b\x32\x1f.dexorder.relay.v1.VerifyResultH\x00\x42\x08\n\x06\x61nswer\"\xa0\x01\n\x0eVerifyProgress\x12\x0f\n\x07windows\x18\x01 \x01(\r\x12\x17\n\x0f\x63hecked_windows\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x14\n\x0clost_periods\x18\x04 \x01(\x04\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12,\n\x07request\x18\x06 \x01(\x0b\x32\x1b.dexorder.relay.v1.Progress\"\xf2\x04\n\x0cVerifyResult\x12-\n\x07\x63hecked\x18\x01 \x01(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x13\n\x0brow_periods\x18\x03 \x01(\x04\x12\x15\n\rempty_periods\x18\x04 \x01(\x04\x12*\n\x04lost\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x0clost_periods\x18\x06 \x01(\x04\x12\x30\n\nunexpected\x18\x07 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x1a\n\x12unexpected_periods\x18\x08 \x01(\x04\x12\x30\n\nduplicates\x18\t \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x0csurplus_rows\x18\n \x01(\x04\x12\x15\n\roff_grid_rows\x18\x0b \x01(\x04\x12\x19\n\x11unclaimed_periods\x18\x0c \x01(\x04\x12\x1a\n\x12repair_request_ids\x18\r \x03(\t\x12\x18\n\x10repaired_periods\x18\x0e \x01(\x04\x12.\n\x08off_grid\x18\x0f \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x0cremoved_rows\x18\x10 \x01(\x04\x12\x32\n\x06values\x18\x11 \x01(\x0b\x32\".dexorder.relay.v1.ValueComparison\x12?\n\x13values_after_repair\x18\x12 \x01(\x0b\x32\".dexorder.relay.v1.ValueComparison\"\xc8\x02\n\x0fValueComparison\x12\x14\n\x0c\x63\x65ll_seconds\x18\x01 \x03(\r\x12\x18\n\x10\x63ompared_periods\x18\x02 \x01(\x04\x12\x35\n\tdiffering\x18\x03 \x03(\x0b\x32\".dexorder.relay.v1.ValueDifference\x12\x17\n\x0f\x64iffering_cells\x18\x04 \x01(\x04\x12\x19\n\x11\x64iffering_periods\x18\x05 \x01(\x04\x12\x30\n\nuncompared\x18\x06 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x1a\n\x12uncompared_periods\x18\x07 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x08 \x03(\t\x12\x13\n\x0brequest_ids\x18\t \x03(\t\x12\r\n\x05\x63\x61lls\x18\n \x01(\x04\x12\x18\n\x10repaired_periods\x18\x0b \x01(\x04\"\x94\x01\n\x0fValueDifference\x12*\n\x04\x63\x65ll\x18\x01 \x01(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12+\n\x08\x65xchange\x18\x02 \x01(\x0b\x32\x19.dexorder.market.v1.OHLCV\x12(\n\x05table\x18\x03 \x01(\x0b\x32\x19.dexorder.market.v1.OHLCV*^\n\x0c\x43overageKind\x12\x1d\n\x19\x43OVERAGE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OVERAGE_KIND_ROWS\x10\x01\x12\x17\n\x13\x43OVERAGE_KIND_EMPTY\x10\x02\x32\xf3\x01\n\x0f\x43overageService\x12l\n\x0eStreamCoverage\x12(.dexorder.relay.v1.StreamCoverageRequest\x1a).dexorder.relay.v1.StreamCoverageResponse\"\x03\x90\x02\x01\x30\x01\x12l\n\x0eVerifyCoverage\x12(.dexorder.relay.v1.VerifyCoverageRequest\x1a).dexorder.relay.v1.VerifyCoverageResponse\"\x03\x90\x02\x02\x30\x01\x1a\x04\xa8\xd4\x18\x03\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,28 +36,46 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.re
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
-  _globals['_COVERAGEKIND']._serialized_start=2380
-  _globals['_COVERAGEKIND']._serialized_end=2474
-  _globals['_STREAMCOVERAGEREQUEST']._serialized_start=169
-  _globals['_STREAMCOVERAGEREQUEST']._serialized_end=333
-  _globals['_STREAMCOVERAGERESPONSE']._serialized_start=335
-  _globals['_STREAMCOVERAGERESPONSE']._serialized_end=457
-  _globals['_COVERAGERANGE']._serialized_start=459
-  _globals['_COVERAGERANGE']._serialized_end=576
-  _globals['_COVERAGEPAGE']._serialized_start=579
-  _globals['_COVERAGEPAGE']._serialized_end=795
-  _globals['_VERIFYCOVERAGEREQUEST']._serialized_start=798
-  _globals['_VERIFYCOVERAGEREQUEST']._serialized_end=961
-  _globals['_VERIFYCOVERAGERESPONSE']._serialized_start=964
-  _globals['_VERIFYCOVERAGERESPONSE']._serialized_end=1104
-  _globals['_VERIFYPROGRESS']._serialized_start=1107
-  _globals['_VERIFYPROGRESS']._serialized_end=1267
-  _globals['_VERIFYRESULT']._serialized_start=1270
-  _globals['_VERIFYRESULT']._serialized_end=1896
-  _globals['_VALUECOMPARISON']._serialized_start=1899
-  _globals['_VALUECOMPARISON']._serialized_end=2227
-  _globals['_VALUEDIFFERENCE']._serialized_start=2230
-  _globals['_VALUEDIFFERENCE']._serialized_end=2378
-  _globals['_COVERAGESERVICE']._serialized_start=2477
-  _globals['_COVERAGESERVICE']._serialized_end=2704
+  _globals['_STREAMCOVERAGEREQUEST'].fields_by_name['series']._loaded_options = None
+  _globals['_STREAMCOVERAGEREQUEST'].fields_by_name['series']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_STREAMCOVERAGEREQUEST'].fields_by_name['start_ns']._loaded_options = None
+  _globals['_STREAMCOVERAGEREQUEST'].fields_by_name['start_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_STREAMCOVERAGEREQUEST'].fields_by_name['end_ns']._loaded_options = None
+  _globals['_STREAMCOVERAGEREQUEST'].fields_by_name['end_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_VERIFYCOVERAGEREQUEST'].fields_by_name['series']._loaded_options = None
+  _globals['_VERIFYCOVERAGEREQUEST'].fields_by_name['series']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_VERIFYCOVERAGEREQUEST'].fields_by_name['start_ns']._loaded_options = None
+  _globals['_VERIFYCOVERAGEREQUEST'].fields_by_name['start_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_VERIFYCOVERAGEREQUEST'].fields_by_name['end_ns']._loaded_options = None
+  _globals['_VERIFYCOVERAGEREQUEST'].fields_by_name['end_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_COVERAGESERVICE']._loaded_options = None
+  _globals['_COVERAGESERVICE']._serialized_options = b'\250\324\030\003'
+  _globals['_COVERAGESERVICE'].methods_by_name['StreamCoverage']._loaded_options = None
+  _globals['_COVERAGESERVICE'].methods_by_name['StreamCoverage']._serialized_options = b'\220\002\001'
+  _globals['_COVERAGESERVICE'].methods_by_name['VerifyCoverage']._loaded_options = None
+  _globals['_COVERAGESERVICE'].methods_by_name['VerifyCoverage']._serialized_options = b'\220\002\002'
+  _globals['_COVERAGEKIND']._serialized_start=2468
+  _globals['_COVERAGEKIND']._serialized_end=2562
+  _globals['_STREAMCOVERAGEREQUEST']._serialized_start=204
+  _globals['_STREAMCOVERAGEREQUEST']._serialized_end=394
+  _globals['_STREAMCOVERAGERESPONSE']._serialized_start=396
+  _globals['_STREAMCOVERAGERESPONSE']._serialized_end=518
+  _globals['_COVERAGERANGE']._serialized_start=520
+  _globals['_COVERAGERANGE']._serialized_end=637
+  _globals['_COVERAGEPAGE']._serialized_start=640
+  _globals['_COVERAGEPAGE']._serialized_end=856
+  _globals['_VERIFYCOVERAGEREQUEST']._serialized_start=859
+  _globals['_VERIFYCOVERAGEREQUEST']._serialized_end=1049
+  _globals['_VERIFYCOVERAGERESPONSE']._serialized_start=1052
+  _globals['_VERIFYCOVERAGERESPONSE']._serialized_end=1192
+  _globals['_VERIFYPROGRESS']._serialized_start=1195
+  _globals['_VERIFYPROGRESS']._serialized_end=1355
+  _globals['_VERIFYRESULT']._serialized_start=1358
+  _globals['_VERIFYRESULT']._serialized_end=1984
+  _globals['_VALUECOMPARISON']._serialized_start=1987
+  _globals['_VALUECOMPARISON']._serialized_end=2315
+  _globals['_VALUEDIFFERENCE']._serialized_start=2318
+  _globals['_VALUEDIFFERENCE']._serialized_end=2466
+  _globals['_COVERAGESERVICE']._serialized_start=2565
+  _globals['_COVERAGESERVICE']._serialized_end=2808
 # @@protoc_insertion_point(module_scope)

@@ -52,37 +52,31 @@ class StreamCoverageRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TICKER_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
-    DATASET_FIELD_NUMBER: _builtins.int
-    ticker: _builtins.str
-    """Market identifier, for example BTC/USDT.BINANCE."""
-    period_seconds: _builtins.int
-    """Candle period in seconds; 0 for trades, whose ranges of rows are complete."""
     start_ns: _builtins.int
     """Start of the range, nanoseconds since the epoch, on the period's grid; the beginning if absent."""
     end_ns: _builtins.int
-    """End of the range, exclusive, on the grid; the last possible time if absent."""
+    """End of the range, nanoseconds since the epoch, exclusive, on the grid; the last possible time if absent."""
     detail: _builtins.bool
     """Send the pages as well."""
-    dataset: _builtins.str
-    """Dataset, for example funding; empty for candles and, with period 0, trades."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Series of a dataset that is covered. Ranges of rows of a dataset without periods, such as trades, are complete."""
+
     def __init__(
         self,
         *,
-        ticker: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         start_ns: _builtins.int | None = ...,
         end_ns: _builtins.int | None = ...,
         detail: _builtins.bool = ...,
-        dataset: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "start_ns", b"start_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "dataset", b"dataset", "detail", b"detail", "end_ns", b"end_ns", "period_seconds", b"period_seconds", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "detail", b"detail", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_ns: _TypeAlias = _typing.Literal["end_ns"]  # noqa: Y015
     _WhichOneofArgType__end_ns: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns"]  # noqa: Y015
@@ -215,45 +209,35 @@ Global___CoveragePage: _TypeAlias = CoveragePage  # noqa: Y015
 
 @_typing.final
 class VerifyCoverageRequest(_message.Message):
-    """Market, the part of its history, and whether to repair it."""
+    """Series, the part of its history, and what to compare."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TICKER_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
-    REPAIR_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
-    ticker: _builtins.str
-    """Market identifier."""
-    period_seconds: _builtins.int
-    """Candle period in seconds."""
     start_ns: _builtins.int
     """Start of the range, nanoseconds since the epoch, on the period's grid; the beginning if absent."""
     end_ns: _builtins.int
-    """End of the range, exclusive, on the grid; the last possible time if absent."""
-    repair: _builtins.bool
-    """Remove rows that the table must not have, retract coverage of lost, unsure and differing ranges, and submit ordinary
-    requests for them.
-    """
+    """End of the range, nanoseconds since the epoch, exclusive, on the grid; the last possible time if absent."""
     values: _builtins.bool
-    """Also compare the values of the rows with the exchange's coarser candles, which are fetched for it. With repair, the
-    result follows only when the requests have ended, and the ranges that they fetched were compared again.
-    """
+    """Also compare the values of the rows with the exchange's coarser candles, which are fetched for it."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Series of candles."""
+
     def __init__(
         self,
         *,
-        ticker: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         start_ns: _builtins.int | None = ...,
         end_ns: _builtins.int | None = ...,
-        repair: _builtins.bool = ...,
         values: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "start_ns", b"start_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "period_seconds", b"period_seconds", "repair", b"repair", "start_ns", b"start_ns", "ticker", b"ticker", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_ns: _TypeAlias = _typing.Literal["end_ns"]  # noqa: Y015
     _WhichOneofArgType__end_ns: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns"]  # noqa: Y015
@@ -387,7 +371,7 @@ class VerifyResult(_message.Message):
     repaired_periods: _builtins.int
     """Lost periods that those requests fetch again."""
     removed_rows: _builtins.int
-    """Unexpected, surplus and off-grid rows that were removed; only with repair."""
+    """Unexpected, surplus and off-grid rows that were removed; only of RepairCoverage."""
     @_builtins.property
     def checked(self) -> _common_pb2.TimeRange:
         """The range that was checked; absent if neither coverage nor the table has anything."""
@@ -406,7 +390,7 @@ class VerifyResult(_message.Message):
 
     @_builtins.property
     def repair_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Requests submitted for lost and unsure ranges; only with repair."""
+        """Requests submitted for lost and unsure ranges; only of RepairCoverage."""
 
     @_builtins.property
     def off_grid(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:

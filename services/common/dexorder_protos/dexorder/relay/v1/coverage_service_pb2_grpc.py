@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoverageServiceStub:
-    """What the tables have, and the comparison of both. Stability: stable.
+    """What the tables have, and the comparison of both.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class CoverageServiceStub:
 
 
 class CoverageServiceServicer:
-    """What the tables have, and the comparison of both. Stability: stable.
+    """What the tables have, and the comparison of both.
     """
 
     def StreamCoverage(self, request, context):
@@ -61,7 +61,8 @@ class CoverageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def VerifyCoverage(self, request, context):
-        """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer.
+        """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
+        answer. Nothing changes; RepairCoverage mends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,7 +90,7 @@ def add_CoverageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoverageService:
-    """What the tables have, and the comparison of both. Stability: stable.
+    """What the tables have, and the comparison of both.
     """
 
     @staticmethod

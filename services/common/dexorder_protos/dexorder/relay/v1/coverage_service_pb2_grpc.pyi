@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoverageServiceStub:
-    """What the tables have, and the comparison of both. Stability: stable."""
+    """What the tables have, and the comparison of both."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -39,11 +39,13 @@ class CoverageServiceStub:
     First the ranges; then, with detail, the pages behind them. The stream ends by itself.
     """
     VerifyCoverage: _grpc.UnaryStreamMultiCallable[_coverage_service_pb2.VerifyCoverageRequest, _coverage_service_pb2.VerifyCoverageResponse]
-    """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
+    """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
+    answer. Nothing changes; RepairCoverage mends.
+    """
 
 @_typing.type_check_only
 class CoverageServiceAsyncStub(CoverageServiceStub):
-    """What the tables have, and the comparison of both. Stability: stable."""
+    """What the tables have, and the comparison of both."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StreamCoverage: _aio.UnaryStreamMultiCallable[_coverage_service_pb2.StreamCoverageRequest, _coverage_service_pb2.StreamCoverageResponse]  # type: ignore[assignment]
@@ -52,10 +54,12 @@ class CoverageServiceAsyncStub(CoverageServiceStub):
     First the ranges; then, with detail, the pages behind them. The stream ends by itself.
     """
     VerifyCoverage: _aio.UnaryStreamMultiCallable[_coverage_service_pb2.VerifyCoverageRequest, _coverage_service_pb2.VerifyCoverageResponse]  # type: ignore[assignment]
-    """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
+    """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
+    answer. Nothing changes; RepairCoverage mends.
+    """
 
 class CoverageServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What the tables have, and the comparison of both. Stability: stable."""
+    """What the tables have, and the comparison of both."""
 
     @_abc_1.abstractmethod
     def StreamCoverage(
@@ -74,6 +78,8 @@ class CoverageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coverage_service_pb2.VerifyCoverageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coverage_service_pb2.VerifyCoverageResponse], _abc.AsyncIterator[_coverage_service_pb2.VerifyCoverageResponse]]:
-        """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
+        """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
+        answer. Nothing changes; RepairCoverage mends.
+        """
 
 def add_CoverageServiceServicer_to_server(servicer: CoverageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -49,6 +49,38 @@ REQUEST_STATE_FINISHED: RequestState.ValueType  # 3
 """It has its one final status, which never changes."""
 Global___RequestState: _TypeAlias = RequestState  # noqa: Y015
 
+class _InstrumentKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InstrumentKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InstrumentKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INSTRUMENT_KIND_UNSPECIFIED: _InstrumentKind.ValueType  # 0
+    """The exchange does not say."""
+    INSTRUMENT_KIND_SPOT: _InstrumentKind.ValueType  # 1
+    """Exchange of one currency for another."""
+    INSTRUMENT_KIND_SWAP: _InstrumentKind.ValueType  # 2
+    """Future without expiry."""
+    INSTRUMENT_KIND_FUTURE: _InstrumentKind.ValueType  # 3
+    """Future with expiry."""
+    INSTRUMENT_KIND_OPTION: _InstrumentKind.ValueType  # 4
+    """Option."""
+
+class InstrumentKind(_InstrumentKind, metaclass=_InstrumentKindEnumTypeWrapper):
+    """Kind of an instrument."""
+
+INSTRUMENT_KIND_UNSPECIFIED: InstrumentKind.ValueType  # 0
+"""The exchange does not say."""
+INSTRUMENT_KIND_SPOT: InstrumentKind.ValueType  # 1
+"""Exchange of one currency for another."""
+INSTRUMENT_KIND_SWAP: InstrumentKind.ValueType  # 2
+"""Future without expiry."""
+INSTRUMENT_KIND_FUTURE: InstrumentKind.ValueType  # 3
+"""Future with expiry."""
+INSTRUMENT_KIND_OPTION: InstrumentKind.ValueType  # 4
+"""Option."""
+Global___InstrumentKind: _TypeAlias = InstrumentKind  # noqa: Y015
+
 @_typing.final
 class Progress(_message.Message):
     """Progress of a request. Counts settled periods, so a page that is fetched twice counts once."""
@@ -154,6 +186,7 @@ class RequestRecord(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
@@ -198,7 +231,11 @@ class RequestRecord(_message.Message):
     """True for a request of the relay itself, which queries a range again while its coverage stays in force."""
     @_builtins.property
     def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
-        """The request as it was accepted."""
+        """Of SubmitHistorical, RefreshHistorical and StreamOhlc."""
+
+    @_builtins.property
+    def snapshot(self) -> Global___SnapshotTickersRequest:
+        """Of SnapshotTickers."""
 
     @_builtins.property
     def missing(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
@@ -222,6 +259,7 @@ class RequestRecord(_message.Message):
         self,
         *,
         request: _ingest_pb2.SubmitHistoricalRequest | None = ...,
+        snapshot: Global___SnapshotTickersRequest | None = ...,
         state: Global___RequestState.ValueType = ...,
         status: _ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType | None = ...,
         error_message: _builtins.str | None = ...,
@@ -239,9 +277,9 @@ class RequestRecord(_message.Message):
         recheck: _builtins.bool = ...,
         revised: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_answered_end_ns", b"_answered_end_ns", "_completed_ns", b"_completed_ns", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_ns", b"answered_end_ns", "completed_ns", b"completed_ns", "error_message", b"error_message", "progress", b"progress", "request", b"request", "snapshot_id", b"snapshot_id", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answered_end_ns", b"_answered_end_ns", "_completed_ns", b"_completed_ns", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "accepted", b"accepted", "answered_end_ns", b"answered_end_ns", "completed_ns", b"completed_ns", "error_message", b"error_message", "progress", b"progress", "request", b"request", "snapshot", b"snapshot", "snapshot_id", b"snapshot_id", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_ns", b"_answered_end_ns", "_completed_ns", b"_completed_ns", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_ns", b"answered_end_ns", "completed_ns", b"completed_ns", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "provisional", b"provisional", "recheck", b"recheck", "refresh", b"refresh", "request", b"request", "revised", b"revised", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_ns", b"submitted_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_ns", b"_answered_end_ns", "_completed_ns", b"_completed_ns", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "accepted", b"accepted", "answered_end_ns", b"answered_end_ns", "completed_ns", b"completed_ns", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "provisional", b"provisional", "recheck", b"recheck", "refresh", b"refresh", "request", b"request", "revised", b"revised", "row_count", b"row_count", "snapshot", b"snapshot", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_ns", b"submitted_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answered_end_ns: _TypeAlias = _typing.Literal["answered_end_ns"]  # noqa: Y015
     _WhichOneofArgType__answered_end_ns: _TypeAlias = _typing.Literal["_answered_end_ns", b"_answered_end_ns"]  # noqa: Y015
@@ -253,6 +291,8 @@ class RequestRecord(_message.Message):
     _WhichOneofArgType__snapshot_id: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id"]  # noqa: Y015
     _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
     _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    _WhichOneofReturnType_accepted: _TypeAlias = _typing.Literal["request", "snapshot"]  # noqa: Y015
+    _WhichOneofArgType_accepted: _TypeAlias = _typing.Literal["accepted", b"accepted"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__answered_end_ns) -> _WhichOneofReturnType__answered_end_ns | None: ...
     @_typing.overload
@@ -263,6 +303,8 @@ class RequestRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__snapshot_id) -> _WhichOneofReturnType__snapshot_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_accepted) -> _WhichOneofReturnType_accepted | None: ...
 
 Global___RequestRecord: _TypeAlias = RequestRecord  # noqa: Y015
 
@@ -477,20 +519,22 @@ class WatchNotificationsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
-    AFTER_CURSOR_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """HISTORY_READY:{request_id}, RESPONSE:{client_id} or REVISED:{ticker}."""
-    after_cursor: _builtins.int
-    """Send only notifications after this cursor; 0 sends all that are stored."""
+    @_builtins.property
+    def after(self) -> _common_pb2.Cursor:
+        """Position of the last notification received; absent for all that are stored."""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        after_cursor: _builtins.int = ...,
+        after: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_cursor", b"after_cursor", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -498,19 +542,59 @@ Global___WatchNotificationsRequest: _TypeAlias = WatchNotificationsRequest  # no
 
 @_typing.final
 class WatchNotificationsResponse(_message.Message):
-    """One notification. A repeat after a reconnect carries the same cursor."""
+    """Start of the stream, or a notification."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENED_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    NOTIFICATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opened(self) -> _common_pb2.StreamStart:
+        """The stream continues after the request's cursor, or has all that is stored."""
+
+    @_builtins.property
+    def reset(self) -> _common_pb2.StreamStart:
+        """The request's cursor is not valid: all notifications that are stored follow."""
+
+    @_builtins.property
+    def notification(self) -> Global___Notification:
+        """A notification."""
+
+    def __init__(
+        self,
+        *,
+        opened: _common_pb2.StreamStart | None = ...,
+        reset: _common_pb2.StreamStart | None = ...,
+        notification: Global___Notification | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "notification", b"notification", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "notification", b"notification", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "notification"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___WatchNotificationsResponse: _TypeAlias = WatchNotificationsResponse  # noqa: Y015
+
+@_typing.final
+class Notification(_message.Message):
+    """End of a request. It is sent again after a reconnect with the same cursor."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
-    NOTIFICATION_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
     PROVISIONAL_FIELD_NUMBER: _builtins.int
     REVISED_FIELD_NUMBER: _builtins.int
-    cursor: _builtins.int
-    """Position of the notification; pass it as after_cursor to resume."""
     @_builtins.property
-    def notification(self) -> _ingest_pb2.HistoryReadyNotification:
-        """The notification."""
+    def cursor(self) -> _common_pb2.Cursor:
+        """Position of the notification; pass it as `after` to resume."""
+
+    @_builtins.property
+    def ready(self) -> _ingest_pb2.HistoryReadyNotification:
+        """The notification of the ingest protocol."""
 
     @_builtins.property
     def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
@@ -525,18 +609,18 @@ class WatchNotificationsResponse(_message.Message):
     def __init__(
         self,
         *,
-        cursor: _builtins.int = ...,
-        notification: _ingest_pb2.HistoryReadyNotification | None = ...,
+        cursor: _common_pb2.Cursor | None = ...,
+        ready: _ingest_pb2.HistoryReadyNotification | None = ...,
         provisional: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
         revised: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["notification", b"notification"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "notification", b"notification", "provisional", b"provisional", "revised", b"revised"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "provisional", b"provisional", "ready", b"ready", "revised", b"revised"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___WatchNotificationsResponse: _TypeAlias = WatchNotificationsResponse  # noqa: Y015
+Global___Notification: _TypeAlias = Notification  # noqa: Y015
 
 @_typing.final
 class SnapshotTickersRequest(_message.Message):
@@ -577,16 +661,24 @@ class ListInstrumentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXCHANGE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     exchange: _builtins.str
     """The part of a ticker after its last dot."""
+    page_size: _builtins.int
+    """Instruments in a page, 1 to 1000; 100 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the previous page; empty for the first."""
     def __init__(
         self,
         *,
         exchange: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange", b"exchange"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange", b"exchange", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -594,18 +686,21 @@ Global___ListInstrumentsRequest: _TypeAlias = ListInstrumentsRequest  # noqa: Y0
 
 @_typing.final
 class ListInstrumentsResponse(_message.Message):
-    """The exchange's markets."""
+    """A page of an exchange's instruments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    MARKETS_FIELD_NUMBER: _builtins.int
+    INSTRUMENTS_FIELD_NUMBER: _builtins.int
     FETCHED_NS_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     fetched_ns: _builtins.int
     """Time at which an ingestor received them from the exchange, nanoseconds since the epoch."""
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last."""
     @_builtins.property
-    def markets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Instrument]:
-        """The markets, by ticker."""
+    def instruments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Instrument]:
+        """The instruments, by ticker."""
 
     @_builtins.property
     def candles(self) -> Global___CandleOffer:
@@ -614,13 +709,14 @@ class ListInstrumentsResponse(_message.Message):
     def __init__(
         self,
         *,
-        markets: _abc.Iterable[Global___Instrument] | None = ...,
+        instruments: _abc.Iterable[Global___Instrument] | None = ...,
         fetched_ns: _builtins.int = ...,
         candles: Global___CandleOffer | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "fetched_ns", b"fetched_ns", "markets", b"markets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "fetched_ns", b"fetched_ns", "instruments", b"instruments", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -680,38 +776,101 @@ Global___CandleOffer: _TypeAlias = CandleOffer  # noqa: Y015
 
 @_typing.final
 class Instrument(_message.Message):
-    """One market of an exchange."""
+    """One instrument of an exchange. A field is absent if the exchange does not say."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TICKER_FIELD_NUMBER: _builtins.int
     ACTIVE_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     QUOTE_FIELD_NUMBER: _builtins.int
+    EXCHANGE_ID_FIELD_NUMBER: _builtins.int
+    SETTLE_FIELD_NUMBER: _builtins.int
+    TICK_SIZE_FIELD_NUMBER: _builtins.int
+    LOT_SIZE_FIELD_NUMBER: _builtins.int
+    CONTRACT_SIZE_FIELD_NUMBER: _builtins.int
+    EXPIRY_NS_FIELD_NUMBER: _builtins.int
+    LISTED_NS_FIELD_NUMBER: _builtins.int
+    DELISTED_NS_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier, as requests take it."""
     active: _builtins.bool
     """True if the exchange trades it now; it may have history either way."""
-    type: _builtins.str
-    """Kind of market: spot, swap, future, option."""
+    kind: Global___InstrumentKind.ValueType
+    """Kind."""
     base: _builtins.str
     """Currency that is traded."""
     quote: _builtins.str
     """Currency it is priced in."""
+    exchange_id: _builtins.str
+    """The exchange's own id."""
+    settle: _builtins.str
+    """Currency in which a derivative is settled."""
+    tick_size: _builtins.float
+    """Smallest step of a price, in units of the quote currency."""
+    lot_size: _builtins.float
+    """Smallest step of an amount, in units of the base currency, or in contracts of a derivative."""
+    contract_size: _builtins.float
+    """Amount of the base currency that one contract stands for; of an inverse one, of the quote currency."""
+    expiry_ns: _builtins.int
+    """Time of the expiry, nanoseconds since the epoch."""
+    listed_ns: _builtins.int
+    """Time of the listing, nanoseconds since the epoch."""
+    delisted_ns: _builtins.int
+    """Time of the delisting, nanoseconds since the epoch."""
     def __init__(
         self,
         *,
         ticker: _builtins.str = ...,
         active: _builtins.bool = ...,
-        type: _builtins.str = ...,
+        kind: Global___InstrumentKind.ValueType = ...,
         base: _builtins.str = ...,
         quote: _builtins.str = ...,
+        exchange_id: _builtins.str | None = ...,
+        settle: _builtins.str | None = ...,
+        tick_size: _builtins.float | None = ...,
+        lot_size: _builtins.float | None = ...,
+        contract_size: _builtins.float | None = ...,
+        expiry_ns: _builtins.int | None = ...,
+        listed_ns: _builtins.int | None = ...,
+        delisted_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_contract_size", b"_contract_size", "_delisted_ns", b"_delisted_ns", "_exchange_id", b"_exchange_id", "_expiry_ns", b"_expiry_ns", "_listed_ns", b"_listed_ns", "_lot_size", b"_lot_size", "_settle", b"_settle", "_tick_size", b"_tick_size", "contract_size", b"contract_size", "delisted_ns", b"delisted_ns", "exchange_id", b"exchange_id", "expiry_ns", b"expiry_ns", "listed_ns", b"listed_ns", "lot_size", b"lot_size", "settle", b"settle", "tick_size", b"tick_size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "base", b"base", "quote", b"quote", "ticker", b"ticker", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_contract_size", b"_contract_size", "_delisted_ns", b"_delisted_ns", "_exchange_id", b"_exchange_id", "_expiry_ns", b"_expiry_ns", "_listed_ns", b"_listed_ns", "_lot_size", b"_lot_size", "_settle", b"_settle", "_tick_size", b"_tick_size", "active", b"active", "base", b"base", "contract_size", b"contract_size", "delisted_ns", b"delisted_ns", "exchange_id", b"exchange_id", "expiry_ns", b"expiry_ns", "kind", b"kind", "listed_ns", b"listed_ns", "lot_size", b"lot_size", "quote", b"quote", "settle", b"settle", "tick_size", b"tick_size", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__contract_size: _TypeAlias = _typing.Literal["contract_size"]  # noqa: Y015
+    _WhichOneofArgType__contract_size: _TypeAlias = _typing.Literal["_contract_size", b"_contract_size"]  # noqa: Y015
+    _WhichOneofReturnType__delisted_ns: _TypeAlias = _typing.Literal["delisted_ns"]  # noqa: Y015
+    _WhichOneofArgType__delisted_ns: _TypeAlias = _typing.Literal["_delisted_ns", b"_delisted_ns"]  # noqa: Y015
+    _WhichOneofReturnType__exchange_id: _TypeAlias = _typing.Literal["exchange_id"]  # noqa: Y015
+    _WhichOneofArgType__exchange_id: _TypeAlias = _typing.Literal["_exchange_id", b"_exchange_id"]  # noqa: Y015
+    _WhichOneofReturnType__expiry_ns: _TypeAlias = _typing.Literal["expiry_ns"]  # noqa: Y015
+    _WhichOneofArgType__expiry_ns: _TypeAlias = _typing.Literal["_expiry_ns", b"_expiry_ns"]  # noqa: Y015
+    _WhichOneofReturnType__listed_ns: _TypeAlias = _typing.Literal["listed_ns"]  # noqa: Y015
+    _WhichOneofArgType__listed_ns: _TypeAlias = _typing.Literal["_listed_ns", b"_listed_ns"]  # noqa: Y015
+    _WhichOneofReturnType__lot_size: _TypeAlias = _typing.Literal["lot_size"]  # noqa: Y015
+    _WhichOneofArgType__lot_size: _TypeAlias = _typing.Literal["_lot_size", b"_lot_size"]  # noqa: Y015
+    _WhichOneofReturnType__settle: _TypeAlias = _typing.Literal["settle"]  # noqa: Y015
+    _WhichOneofArgType__settle: _TypeAlias = _typing.Literal["_settle", b"_settle"]  # noqa: Y015
+    _WhichOneofReturnType__tick_size: _TypeAlias = _typing.Literal["tick_size"]  # noqa: Y015
+    _WhichOneofArgType__tick_size: _TypeAlias = _typing.Literal["_tick_size", b"_tick_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__contract_size) -> _WhichOneofReturnType__contract_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delisted_ns) -> _WhichOneofReturnType__delisted_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exchange_id) -> _WhichOneofReturnType__exchange_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expiry_ns) -> _WhichOneofReturnType__expiry_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__listed_ns) -> _WhichOneofReturnType__listed_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lot_size) -> _WhichOneofReturnType__lot_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__settle) -> _WhichOneofReturnType__settle | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tick_size) -> _WhichOneofReturnType__tick_size | None: ...
 
 Global___Instrument: _TypeAlias = Instrument  # noqa: Y015

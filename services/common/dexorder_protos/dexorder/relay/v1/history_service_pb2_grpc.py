@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class HistoryServiceStub:
-    """Requests for market data: submit, watch, cancel, notifications. Stability: stable.
+    """Requests for market data: submit, watch, cancel, notifications.
     """
 
     def __init__(self, channel):
@@ -84,7 +84,7 @@ class HistoryServiceStub:
 
 
 class HistoryServiceServicer:
-    """Requests for market data: submit, watch, cancel, notifications. Stability: stable.
+    """Requests for market data: submit, watch, cancel, notifications.
     """
 
     def SubmitHistorical(self, request, context):
@@ -130,6 +130,9 @@ class HistoryServiceServicer:
 
     def WatchNotifications(self, request, context):
         """Stream the notifications of one topic after a cursor, in order, without end.
+
+        The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
+        longer stored: all that are stored follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,7 +140,7 @@ class HistoryServiceServicer:
 
     def SnapshotTickers(self, request, context):
         """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-        for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+        for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
@@ -158,7 +161,7 @@ class HistoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListInstruments(self, request, context):
-        """List the markets of an exchange as its ingestors last reported them. NOT_FOUND for an unknown exchange or before the
+        """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
         first report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -222,7 +225,7 @@ def add_HistoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class HistoryService:
-    """Requests for market data: submit, watch, cancel, notifications. Stability: stable.
+    """Requests for market data: submit, watch, cancel, notifications.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class HistoryServiceStub:
-    """Requests for market data: submit, watch, cancel, notifications. Stability: stable."""
+    """Requests for market data: submit, watch, cancel, notifications."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -52,10 +52,14 @@ class HistoryServiceStub:
     WatchProgress: _grpc.UnaryStreamMultiCallable[_history_service_pb2.WatchProgressRequest, _history_service_pb2.WatchProgressResponse]
     """Stream the progress of one request: now, then at every change, until it has its final status."""
     WatchNotifications: _grpc.UnaryStreamMultiCallable[_history_service_pb2.WatchNotificationsRequest, _history_service_pb2.WatchNotificationsResponse]
-    """Stream the notifications of one topic after a cursor, in order, without end."""
+    """Stream the notifications of one topic after a cursor, in order, without end.
+
+    The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
+    longer stored: all that are stored follow.
+    """
     SnapshotTickers: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-    for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+    for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
@@ -68,13 +72,13 @@ class HistoryServiceStub:
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     ListInstruments: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]
-    """List the markets of an exchange as its ingestors last reported them. NOT_FOUND for an unknown exchange or before the
+    """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
     first report.
     """
 
 @_typing.type_check_only
 class HistoryServiceAsyncStub(HistoryServiceStub):
-    """Requests for market data: submit, watch, cancel, notifications. Stability: stable."""
+    """Requests for market data: submit, watch, cancel, notifications."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitHistorical: _aio.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
@@ -95,10 +99,14 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     WatchProgress: _aio.UnaryStreamMultiCallable[_history_service_pb2.WatchProgressRequest, _history_service_pb2.WatchProgressResponse]  # type: ignore[assignment]
     """Stream the progress of one request: now, then at every change, until it has its final status."""
     WatchNotifications: _aio.UnaryStreamMultiCallable[_history_service_pb2.WatchNotificationsRequest, _history_service_pb2.WatchNotificationsResponse]  # type: ignore[assignment]
-    """Stream the notifications of one topic after a cursor, in order, without end."""
+    """Stream the notifications of one topic after a cursor, in order, without end.
+
+    The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
+    longer stored: all that are stored follow.
+    """
     SnapshotTickers: _aio.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-    for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+    for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
@@ -111,12 +119,12 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     ListInstruments: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]  # type: ignore[assignment]
-    """List the markets of an exchange as its ingestors last reported them. NOT_FOUND for an unknown exchange or before the
+    """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
     first report.
     """
 
 class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Requests for market data: submit, watch, cancel, notifications. Stability: stable."""
+    """Requests for market data: submit, watch, cancel, notifications."""
 
     @_abc_1.abstractmethod
     def SubmitHistorical(
@@ -171,7 +179,11 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.WatchNotificationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_history_service_pb2.WatchNotificationsResponse], _abc.AsyncIterator[_history_service_pb2.WatchNotificationsResponse]]:
-        """Stream the notifications of one topic after a cursor, in order, without end."""
+        """Stream the notifications of one topic after a cursor, in order, without end.
+
+        The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
+        longer stored: all that are stored follow.
+        """
 
     @_abc_1.abstractmethod
     def SnapshotTickers(
@@ -180,7 +192,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
         """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-        for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+        for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
@@ -205,7 +217,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.ListInstrumentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.ListInstrumentsResponse, _abc.Awaitable[_history_service_pb2.ListInstrumentsResponse]]:
-        """List the markets of an exchange as its ingestors last reported them. NOT_FOUND for an unknown exchange or before the
+        """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
         first report.
         """
 

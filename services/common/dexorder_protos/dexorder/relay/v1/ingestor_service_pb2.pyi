@@ -142,12 +142,12 @@ Global___ReportDelayResponse: _TypeAlias = ReportDelayResponse  # noqa: Y015
 
 @_typing.final
 class ReportInstrumentsRequest(_message.Message):
-    """The markets of one exchange."""
+    """The instruments of one exchange."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXCHANGE_FIELD_NUMBER: _builtins.int
-    MARKETS_FIELD_NUMBER: _builtins.int
+    INSTRUMENTS_FIELD_NUMBER: _builtins.int
     FETCHED_NS_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
     exchange: _builtins.str
@@ -155,8 +155,8 @@ class ReportInstrumentsRequest(_message.Message):
     fetched_ns: _builtins.int
     """Time of the exchange's answer, nanoseconds since the epoch; a report older than the stored one changes nothing."""
     @_builtins.property
-    def markets(self) -> _containers.RepeatedCompositeFieldContainer[_history_service_pb2.Instrument]:
-        """All of its markets."""
+    def instruments(self) -> _containers.RepeatedCompositeFieldContainer[_history_service_pb2.Instrument]:
+        """All of its instruments."""
 
     @_builtins.property
     def candles(self) -> _history_service_pb2.CandleOffer:
@@ -166,13 +166,13 @@ class ReportInstrumentsRequest(_message.Message):
         self,
         *,
         exchange: _builtins.str = ...,
-        markets: _abc.Iterable[_history_service_pb2.Instrument] | None = ...,
+        instruments: _abc.Iterable[_history_service_pb2.Instrument] | None = ...,
         fetched_ns: _builtins.int = ...,
         candles: _history_service_pb2.CandleOffer | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "exchange", b"exchange", "fetched_ns", b"fetched_ns", "markets", b"markets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "exchange", b"exchange", "fetched_ns", b"fetched_ns", "instruments", b"instruments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -330,7 +330,7 @@ class RealtimeReport(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
@@ -338,8 +338,6 @@ class RealtimeReport(_message.Message):
     LAG_NS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch."""
-    period_seconds: _builtins.int
-    """Candle period in seconds; 0 for trades."""
     start_ns: _builtins.int
     """First nanosecond since the epoch that is settled."""
     end_ns: _builtins.int
@@ -347,23 +345,27 @@ class RealtimeReport(_message.Message):
     count: _builtins.int
     """Trades or candles."""
     last_trade_id: _builtins.str
-    """Id of the last trade that is settled; only with period_seconds 0."""
+    """Id of the last trade that is settled; only of trades."""
     lag_ns: _builtins.int
     """Nanoseconds from end_ns to Kafka's acknowledgement by the ingestor's clock; for people."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Trades or candles. The ticker is not set: the dispatch tells it."""
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         start_ns: _builtins.int = ...,
         end_ns: _builtins.int = ...,
         count: _builtins.int = ...,
         last_trade_id: _builtins.str | None = ...,
         lag_ns: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id", "series", b"series"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "count", b"count", "end_ns", b"end_ns", "job_id", b"job_id", "lag_ns", b"lag_ns", "last_trade_id", b"last_trade_id", "period_seconds", b"period_seconds", "start_ns", b"start_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "count", b"count", "end_ns", b"end_ns", "job_id", b"job_id", "lag_ns", b"lag_ns", "last_trade_id", b"last_trade_id", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
     _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
@@ -433,7 +435,7 @@ class JobMarketData(_message.Message):
     """The dispatch. Data of a dispatch that is not current is dropped."""
     @_builtins.property
     def missed(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.Missed]:
-        """What was not sent before the rest of this message, as the stream was too slow; ticker may be empty."""
+        """What was not sent before the rest of this message, as the stream was too slow; series may have no ticker."""
 
     @_builtins.property
     def trades(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Trade]:

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class IngestorServiceStub:
-    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    """Reports of pages, instruments and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
     reported here.
     """
 
@@ -79,7 +79,7 @@ class IngestorServiceStub:
 
 
 class IngestorServiceServicer:
-    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    """Reports of pages, instruments and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
     reported here.
     """
 
@@ -99,7 +99,7 @@ class IngestorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportInstruments(self, request, context):
-        """Report the markets of an exchange. Replaces the earlier report.
+        """Report the instruments of an exchange. Replaces the earlier report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,7 +193,7 @@ def add_IngestorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IngestorService:
-    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    """Reports of pages, instruments and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
     reported here.
     """
 

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class IngestorServiceStub:
-    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    """Reports of pages, instruments and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
     reported here.
     """
 
@@ -42,7 +42,7 @@ class IngestorServiceStub:
     ReportDelay: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]
     """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
     ReportInstruments: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportInstrumentsRequest, _ingestor_service_pb2.ReportInstrumentsResponse]
-    """Report the markets of an exchange. Replaces the earlier report."""
+    """Report the instruments of an exchange. Replaces the earlier report."""
     ResumeRealtime: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]
     """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
     ReportRealtime: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportRealtimeRequest, _ingestor_service_pb2.ReportRealtimeResponse]
@@ -58,7 +58,7 @@ class IngestorServiceStub:
 
 @_typing.type_check_only
 class IngestorServiceAsyncStub(IngestorServiceStub):
-    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    """Reports of pages, instruments and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
     reported here.
     """
 
@@ -70,7 +70,7 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     ReportDelay: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]  # type: ignore[assignment]
     """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
     ReportInstruments: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportInstrumentsRequest, _ingestor_service_pb2.ReportInstrumentsResponse]  # type: ignore[assignment]
-    """Report the markets of an exchange. Replaces the earlier report."""
+    """Report the instruments of an exchange. Replaces the earlier report."""
     ResumeRealtime: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]  # type: ignore[assignment]
     """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
     ReportRealtime: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportRealtimeRequest, _ingestor_service_pb2.ReportRealtimeResponse]  # type: ignore[assignment]
@@ -85,7 +85,7 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     """Report what became of an instruction."""
 
 class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    """Reports of pages, instruments and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
     reported here.
     """
 
@@ -113,7 +113,7 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ingestor_service_pb2.ReportInstrumentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ingestor_service_pb2.ReportInstrumentsResponse, _abc.Awaitable[_ingestor_service_pb2.ReportInstrumentsResponse]]:
-        """Report the markets of an exchange. Replaces the earlier report."""
+        """Report the instruments of an exchange. Replaces the earlier report."""
 
     @_abc_1.abstractmethod
     def ResumeRealtime(

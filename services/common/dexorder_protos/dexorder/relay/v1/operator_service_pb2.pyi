@@ -5,6 +5,8 @@ What changes shared state: ranges that are fetched again, repairs, and instructi
 
 from collections import abc as _abc
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as _coverage_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -71,6 +73,81 @@ class RefreshHistoricalRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RefreshHistoricalRequest: _TypeAlias = RefreshHistoricalRequest  # noqa: Y015
+
+@_typing.final
+class RepairCoverageRequest(_message.Message):
+    """Series, the part of its history, and what to compare."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    start_ns: _builtins.int
+    """Start of the range, nanoseconds since the epoch, on the period's grid; the beginning if absent."""
+    end_ns: _builtins.int
+    """End of the range, nanoseconds since the epoch, exclusive, on the grid; the last possible time if absent."""
+    values: _builtins.bool
+    """Also compare the values of the rows with the exchange's coarser candles, which are fetched for it."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Series of candles."""
+
+    def __init__(
+        self,
+        *,
+        series: _common_pb2.Series | None = ...,
+        start_ns: _builtins.int | None = ...,
+        end_ns: _builtins.int | None = ...,
+        values: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_ns: _TypeAlias = _typing.Literal["end_ns"]  # noqa: Y015
+    _WhichOneofArgType__end_ns: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns"]  # noqa: Y015
+    _WhichOneofReturnType__start_ns: _TypeAlias = _typing.Literal["start_ns"]  # noqa: Y015
+    _WhichOneofArgType__start_ns: _TypeAlias = _typing.Literal["_start_ns", b"_start_ns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ns) -> _WhichOneofReturnType__end_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ns) -> _WhichOneofReturnType__start_ns | None: ...
+
+Global___RepairCoverageRequest: _TypeAlias = RepairCoverageRequest  # noqa: Y015
+
+@_typing.final
+class RepairCoverageResponse(_message.Message):
+    """Progress, or the result, which is the last answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> _coverage_service_pb2.VerifyProgress:
+        """Progress of the comparison and the requests."""
+
+    @_builtins.property
+    def result(self) -> _coverage_service_pb2.VerifyResult:
+        """Result of the comparison and the repair."""
+
+    def __init__(
+        self,
+        *,
+        progress: _coverage_service_pb2.VerifyProgress | None = ...,
+        result: _coverage_service_pb2.VerifyResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["progress", "result"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___RepairCoverageResponse: _TypeAlias = RepairCoverageResponse  # noqa: Y015
 
 @_typing.final
 class ControlIngestorsRequest(_message.Message):

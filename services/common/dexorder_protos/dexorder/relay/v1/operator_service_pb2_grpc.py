@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class OperatorServiceStub:
-    """Calls that change what all clients share; with identity on, for admins only. Stability: beta.
+    """Calls that change what all clients share; with identity on, for admins only.
     """
 
     def __init__(self, channel):
@@ -41,6 +41,11 @@ class OperatorServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalRequest.SerializeToString,
                 response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
                 _registered_method=True)
+        self.RepairCoverage = channel.unary_stream(
+                '/dexorder.relay.v1.OperatorService/RepairCoverage',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RepairCoverageRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RepairCoverageResponse.FromString,
+                _registered_method=True)
         self.ControlIngestors = channel.unary_unary(
                 '/dexorder.relay.v1.OperatorService/ControlIngestors',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.ControlIngestorsRequest.SerializeToString,
@@ -49,7 +54,7 @@ class OperatorServiceStub:
 
 
 class OperatorServiceServicer:
-    """Calls that change what all clients share; with identity on, for admins only. Stability: beta.
+    """Calls that change what all clients share; with identity on, for admins only.
     """
 
     def RefreshHistorical(self, request, context):
@@ -59,6 +64,17 @@ class OperatorServiceServicer:
         retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RepairCoverage(self, request, context):
+        """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
+
+        Rows that the table must not have are removed, coverage of lost, unsure and differing ranges is retracted, and
+        ordinary requests for them are submitted. With values, the result follows only when these have ended, and the ranges
+        that they fetched were compared again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +97,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalRequest.FromString,
                     response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
             ),
+            'RepairCoverage': grpc.unary_stream_rpc_method_handler(
+                    servicer.RepairCoverage,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RepairCoverageRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RepairCoverageResponse.SerializeToString,
+            ),
             'ControlIngestors': grpc.unary_unary_rpc_method_handler(
                     servicer.ControlIngestors,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.ControlIngestorsRequest.FromString,
@@ -95,7 +116,7 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """Calls that change what all clients share; with identity on, for admins only. Stability: beta.
+    """Calls that change what all clients share; with identity on, for admins only.
     """
 
     @staticmethod
@@ -115,6 +136,33 @@ class OperatorService:
             '/dexorder.relay.v1.OperatorService/RefreshHistorical',
             dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalRequest.SerializeToString,
             dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairCoverage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.OperatorService/RepairCoverage',
+            dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RepairCoverageRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RepairCoverageResponse.FromString,
             options,
             channel_credentials,
             insecure,

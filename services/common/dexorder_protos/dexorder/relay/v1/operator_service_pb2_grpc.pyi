@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OperatorServiceStub:
-    """Calls that change what all clients share; with identity on, for admins only. Stability: beta."""
+    """Calls that change what all clients share; with identity on, for admins only."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -42,6 +42,13 @@ class OperatorServiceStub:
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
+    RepairCoverage: _grpc.UnaryStreamMultiCallable[_operator_service_pb2.RepairCoverageRequest, _operator_service_pb2.RepairCoverageResponse]
+    """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
+
+    Rows that the table must not have are removed, coverage of lost, unsure and differing ranges is retracted, and
+    ordinary requests for them are submitted. With values, the result follows only when these have ended, and the ranges
+    that they fetched were compared again.
+    """
     ControlIngestors: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ControlIngestorsRequest, _operator_service_pb2.ControlIngestorsResponse]
     """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
 
@@ -50,7 +57,7 @@ class OperatorServiceStub:
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
-    """Calls that change what all clients share; with identity on, for admins only. Stability: beta."""
+    """Calls that change what all clients share; with identity on, for admins only."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RefreshHistorical: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
@@ -61,6 +68,13 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
+    RepairCoverage: _aio.UnaryStreamMultiCallable[_operator_service_pb2.RepairCoverageRequest, _operator_service_pb2.RepairCoverageResponse]  # type: ignore[assignment]
+    """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
+
+    Rows that the table must not have are removed, coverage of lost, unsure and differing ranges is retracted, and
+    ordinary requests for them are submitted. With values, the result follows only when these have ended, and the ranges
+    that they fetched were compared again.
+    """
     ControlIngestors: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ControlIngestorsRequest, _operator_service_pb2.ControlIngestorsResponse]  # type: ignore[assignment]
     """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
 
@@ -68,7 +82,7 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Calls that change what all clients share; with identity on, for admins only. Stability: beta."""
+    """Calls that change what all clients share; with identity on, for admins only."""
 
     @_abc_1.abstractmethod
     def RefreshHistorical(
@@ -82,6 +96,19 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @_abc_1.abstractmethod
+    def RepairCoverage(
+        self,
+        request: _operator_service_pb2.RepairCoverageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_service_pb2.RepairCoverageResponse], _abc.AsyncIterator[_operator_service_pb2.RepairCoverageResponse]]:
+        """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
+
+        Rows that the table must not have are removed, coverage of lost, unsure and differing ranges is retracted, and
+        ordinary requests for them are submitted. With values, the result follows only when these have ended, and the ranges
+        that they fetched were compared again.
         """
 
     @_abc_1.abstractmethod

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as dexorder_dot_relay_dot_v1_dot_trigger__service__pb2
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as dexorder_dot_udf_dot_v1_dot_udf__registry__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/pipeline_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a\'dexorder/relay/v1/trigger_service.proto\x1a*dexorder/udf/v1/udf_registry_service.proto\"\x9b\x01\n\x11ReportJobsRequest\x12\x18\n\x0bsnapshot_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12,\n\x05pages\x18\x02 \x03(\x0b\x32\x1d.dexorder.relay.v1.PageResult\x12.\n\x06\x66inals\x18\x03 \x03(\x0b\x32\x1e.dexorder.relay.v1.FinalResultB\x0e\n\x0c_snapshot_id\"\xaf\x02\n\nPageResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x01(\r\x12\x10\n\x08start_ns\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\r\x12+\n\x05\x65mpty\x18\x07 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x07refused\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nfetched_ns\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x31\n\x0bprovisional\x18\n \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x0f\n\x07\x64\x61taset\x18\x0b \x01(\tB\n\n\x08_refusedB\r\n\x0b_fetched_ns\"\xa3\x01\n\x0b\x46inalResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12?\n\x06status\x18\x02 \x01(\x0e\x32/.dexorder.ingest.v1.DataResponse.ResponseStatus\x12\x1a\n\rerror_message\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rtotal_records\x18\x04 \x01(\x04\x42\x10\n\x0e_error_message\"\x14\n\x12ReportJobsResponse\",\n\x19\x44\x65scribeDispatchesRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"S\n\x1a\x44\x65scribeDispatchesResponse\x12\x35\n\ndispatches\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.IssuedDispatch\"\x8d\x01\n\x0eIssuedDispatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x01(\r\x12\x10\n\x08start_ns\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x04\x12\x10\n\x08realtime\x18\x06 \x01(\x08\x12\x0f\n\x07\x64\x61taset\x18\x07 \x01(\t\"-\n\x19ListNamedSnapshotsRequest\x12\x10\n\x08since_ns\x18\x01 \x01(\x04\"Q\n\x1aListNamedSnapshotsResponse\x12\x33\n\tsnapshots\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.NamedSnapshot\"6\n\rNamedSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\x03\x12\x10\n\x08named_ns\x18\x02 \x01(\x04\",\n\x14WatchTriggersRequest\x12\x14\n\x0c\x61\x66ter_change\x18\x01 \x01(\x04\"i\n\x15WatchTriggersResponse\x12\x31\n\x07\x63hanges\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.TriggerChange\x12\x0e\n\x06\x63hange\x18\x02 \x01(\x04\x12\r\n\x05reset\x18\x03 \x01(\x08\"t\n\rTriggerChange\x12\x14\n\x0cregistration\x18\x01 \x01(\x04\x12\x36\n\x07trigger\x18\x02 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequest\x12\x15\n\rregistered_ns\x18\x03 \x01(\x04\"m\n\x1aReportTriggerEventsRequest\x12\x37\n\x06\x65vents\x18\x01 \x03(\x0b\x32\'.dexorder.relay.v1.ReportedTriggerEvent\x12\x16\n\x0e\x61pplied_change\x18\x02 \x01(\x04\"\xb5\x01\n\x14ReportedTriggerEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x14\n\x0cregistration\x18\x02 \x01(\x04\x12\x31\n\x04kind\x18\x03 \x01(\x0e\x32#.dexorder.relay.v1.TriggerEventKind\x12\x0e\n\x06ticker\x18\x04 \x01(\t\x12\x32\n\x05\x65vent\x18\x05 \x01(\x0b\x32#.dexorder.ingest.v1.CEPTriggerEvent\"\x1d\n\x1bReportTriggerEventsResponse\"\x95\x01\n\x0fSyncUdfsRequest\x12&\n\x08\x64\x65\x63lared\x18\x01 \x03(\x0b\x32\x14.dexorder.udf.v1.Udf\x12,\n\x08statuses\x18\x02 \x03(\x0b\x32\x1a.dexorder.udf.v1.UdfStatus\x12,\n\x04logs\x18\x03 \x03(\x0b\x32\x1e.dexorder.relay.v1.UdfLogLines\"G\n\x0bUdfLogLines\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05lines\x18\x02 \x03(\x0b\x32\x1b.dexorder.udf.v1.UdfLogLine\"K\n\x10SyncUdfsResponse\x12\x37\n\rregistrations\x18\x01 \x03(\x0b\x32 .dexorder.udf.v1.UdfRegistration2\x83\x05\n\x0fPipelineService\x12Y\n\nReportJobs\x12$.dexorder.relay.v1.ReportJobsRequest\x1a%.dexorder.relay.v1.ReportJobsResponse\x12q\n\x12\x44\x65scribeDispatches\x12,.dexorder.relay.v1.DescribeDispatchesRequest\x1a-.dexorder.relay.v1.DescribeDispatchesResponse\x12q\n\x12ListNamedSnapshots\x12,.dexorder.relay.v1.ListNamedSnapshotsRequest\x1a-.dexorder.relay.v1.ListNamedSnapshotsResponse\x12\x64\n\rWatchTriggers\x12\'.dexorder.relay.v1.WatchTriggersRequest\x1a(.dexorder.relay.v1.WatchTriggersResponse0\x01\x12t\n\x13ReportTriggerEvents\x12-.dexorder.relay.v1.ReportTriggerEventsRequest\x1a..dexorder.relay.v1.ReportTriggerEventsResponse\x12S\n\x08SyncUdfs\x12\".dexorder.relay.v1.SyncUdfsRequest\x1a#.dexorder.relay.v1.SyncUdfsResponseBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/pipeline_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a\'dexorder/relay/v1/trigger_service.proto\x1a*dexorder/udf/v1/udf_registry_service.proto\"\x9b\x01\n\x11ReportJobsRequest\x12\x18\n\x0bsnapshot_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12,\n\x05pages\x18\x02 \x03(\x0b\x32\x1d.dexorder.relay.v1.PageResult\x12.\n\x06\x66inals\x18\x03 \x03(\x0b\x32\x1e.dexorder.relay.v1.FinalResultB\x0e\n\x0c_snapshot_id\"\xa1\x02\n\nPageResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x06series\x18\x02 \x01(\x0b\x32\x19.dexorder.relay.v1.Series\x12\x10\n\x08start_ns\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\r\x12+\n\x05\x65mpty\x18\x07 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x07refused\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nfetched_ns\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x31\n\x0bprovisional\x18\n \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRangeB\n\n\x08_refusedB\r\n\x0b_fetched_ns\"\xa3\x01\n\x0b\x46inalResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12?\n\x06status\x18\x02 \x01(\x0e\x32/.dexorder.ingest.v1.DataResponse.ResponseStatus\x12\x1a\n\rerror_message\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rtotal_records\x18\x04 \x01(\x04\x42\x10\n\x0e_error_message\"\x14\n\x12ReportJobsResponse\"5\n\x19\x44\x65scribeDispatchesRequest\x12\x18\n\x07job_ids\x18\x01 \x03(\tB\x07\xaa\xd4\x18\x03(\x90N\"S\n\x1a\x44\x65scribeDispatchesResponse\x12\x35\n\ndispatches\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.IssuedDispatch\"\x92\x01\n\x0eIssuedDispatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12+\n\x06series\x18\x02 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesH\x00\x12\x19\n\x0frealtime_ticker\x18\x03 \x01(\tH\x00\x12\x10\n\x08start_ns\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x04\x42\x06\n\x04work\"f\n\x19ListNamedSnapshotsRequest\x12\x10\n\x08since_ns\x18\x01 \x01(\x04\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\xaa\xd4\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x04\"j\n\x1aListNamedSnapshotsResponse\x12\x33\n\tsnapshots\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.NamedSnapshot\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"6\n\rNamedSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\x03\x12\x10\n\x08named_ns\x18\x02 \x01(\x04\",\n\x14WatchTriggersRequest\x12\x14\n\x0c\x61\x66ter_change\x18\x01 \x01(\x04\"i\n\x15WatchTriggersResponse\x12\x31\n\x07\x63hanges\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.TriggerChange\x12\x0e\n\x06\x63hange\x18\x02 \x01(\x04\x12\r\n\x05reset\x18\x03 \x01(\x08\"t\n\rTriggerChange\x12\x14\n\x0cregistration\x18\x01 \x01(\x04\x12\x36\n\x07trigger\x18\x02 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequest\x12\x15\n\rregistered_ns\x18\x03 \x01(\x04\"m\n\x1aReportTriggerEventsRequest\x12\x37\n\x06\x65vents\x18\x01 \x03(\x0b\x32\'.dexorder.relay.v1.ReportedTriggerEvent\x12\x16\n\x0e\x61pplied_change\x18\x02 \x01(\x04\"\xb5\x01\n\x14ReportedTriggerEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x14\n\x0cregistration\x18\x02 \x01(\x04\x12\x31\n\x04kind\x18\x03 \x01(\x0e\x32#.dexorder.relay.v1.TriggerEventKind\x12\x0e\n\x06ticker\x18\x04 \x01(\t\x12\x32\n\x05\x65vent\x18\x05 \x01(\x0b\x32#.dexorder.ingest.v1.CEPTriggerEvent\"\x1d\n\x1bReportTriggerEventsResponse\"\x95\x01\n\x0fSyncUdfsRequest\x12&\n\x08\x64\x65\x63lared\x18\x01 \x03(\x0b\x32\x14.dexorder.udf.v1.Udf\x12,\n\x08statuses\x18\x02 \x03(\x0b\x32\x1a.dexorder.udf.v1.UdfStatus\x12,\n\x04logs\x18\x03 \x03(\x0b\x32\x1e.dexorder.relay.v1.UdfLogLines\"G\n\x0bUdfLogLines\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05lines\x18\x02 \x03(\x0b\x32\x1b.dexorder.udf.v1.UdfLogLine\"K\n\x10SyncUdfsResponse\x12\x37\n\rregistrations\x18\x01 \x03(\x0b\x32 .dexorder.udf.v1.UdfRegistration2\xa7\x05\n\x0fPipelineService\x12^\n\nReportJobs\x12$.dexorder.relay.v1.ReportJobsRequest\x1a%.dexorder.relay.v1.ReportJobsResponse\"\x03\x90\x02\x02\x12v\n\x12\x44\x65scribeDispatches\x12,.dexorder.relay.v1.DescribeDispatchesRequest\x1a-.dexorder.relay.v1.DescribeDispatchesResponse\"\x03\x90\x02\x01\x12v\n\x12ListNamedSnapshots\x12,.dexorder.relay.v1.ListNamedSnapshotsRequest\x1a-.dexorder.relay.v1.ListNamedSnapshotsResponse\"\x03\x90\x02\x01\x12i\n\rWatchTriggers\x12\'.dexorder.relay.v1.WatchTriggersRequest\x1a(.dexorder.relay.v1.WatchTriggersResponse\"\x03\x90\x02\x01\x30\x01\x12y\n\x13ReportTriggerEvents\x12-.dexorder.relay.v1.ReportTriggerEventsRequest\x1a..dexorder.relay.v1.ReportTriggerEventsResponse\"\x03\x90\x02\x02\x12X\n\x08SyncUdfs\x12\".dexorder.relay.v1.SyncUdfsRequest\x1a#.dexorder.relay.v1.SyncUdfsResponse\"\x03\x90\x02\x00\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,44 +37,64 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.re
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
-  _globals['_REPORTJOBSREQUEST']._serialized_start=214
-  _globals['_REPORTJOBSREQUEST']._serialized_end=369
-  _globals['_PAGERESULT']._serialized_start=372
-  _globals['_PAGERESULT']._serialized_end=675
-  _globals['_FINALRESULT']._serialized_start=678
-  _globals['_FINALRESULT']._serialized_end=841
-  _globals['_REPORTJOBSRESPONSE']._serialized_start=843
-  _globals['_REPORTJOBSRESPONSE']._serialized_end=863
-  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_start=865
-  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_end=909
-  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_start=911
-  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_end=994
-  _globals['_ISSUEDDISPATCH']._serialized_start=997
-  _globals['_ISSUEDDISPATCH']._serialized_end=1138
-  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_start=1140
-  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_end=1185
-  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_start=1187
-  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_end=1268
-  _globals['_NAMEDSNAPSHOT']._serialized_start=1270
-  _globals['_NAMEDSNAPSHOT']._serialized_end=1324
-  _globals['_WATCHTRIGGERSREQUEST']._serialized_start=1326
-  _globals['_WATCHTRIGGERSREQUEST']._serialized_end=1370
-  _globals['_WATCHTRIGGERSRESPONSE']._serialized_start=1372
-  _globals['_WATCHTRIGGERSRESPONSE']._serialized_end=1477
-  _globals['_TRIGGERCHANGE']._serialized_start=1479
-  _globals['_TRIGGERCHANGE']._serialized_end=1595
-  _globals['_REPORTTRIGGEREVENTSREQUEST']._serialized_start=1597
-  _globals['_REPORTTRIGGEREVENTSREQUEST']._serialized_end=1706
-  _globals['_REPORTEDTRIGGEREVENT']._serialized_start=1709
-  _globals['_REPORTEDTRIGGEREVENT']._serialized_end=1890
-  _globals['_REPORTTRIGGEREVENTSRESPONSE']._serialized_start=1892
-  _globals['_REPORTTRIGGEREVENTSRESPONSE']._serialized_end=1921
-  _globals['_SYNCUDFSREQUEST']._serialized_start=1924
-  _globals['_SYNCUDFSREQUEST']._serialized_end=2073
-  _globals['_UDFLOGLINES']._serialized_start=2075
-  _globals['_UDFLOGLINES']._serialized_end=2146
-  _globals['_SYNCUDFSRESPONSE']._serialized_start=2148
-  _globals['_SYNCUDFSRESPONSE']._serialized_end=2223
-  _globals['_PIPELINESERVICE']._serialized_start=2226
-  _globals['_PIPELINESERVICE']._serialized_end=2869
+  _globals['_DESCRIBEDISPATCHESREQUEST'].fields_by_name['job_ids']._loaded_options = None
+  _globals['_DESCRIBEDISPATCHESREQUEST'].fields_by_name['job_ids']._serialized_options = b'\252\324\030\003(\220N'
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\252\324\030\003\030\350\007'
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\252\324\030\003 \200\004'
+  _globals['_PIPELINESERVICE']._loaded_options = None
+  _globals['_PIPELINESERVICE']._serialized_options = b'\250\324\030\002'
+  _globals['_PIPELINESERVICE'].methods_by_name['ReportJobs']._loaded_options = None
+  _globals['_PIPELINESERVICE'].methods_by_name['ReportJobs']._serialized_options = b'\220\002\002'
+  _globals['_PIPELINESERVICE'].methods_by_name['DescribeDispatches']._loaded_options = None
+  _globals['_PIPELINESERVICE'].methods_by_name['DescribeDispatches']._serialized_options = b'\220\002\001'
+  _globals['_PIPELINESERVICE'].methods_by_name['ListNamedSnapshots']._loaded_options = None
+  _globals['_PIPELINESERVICE'].methods_by_name['ListNamedSnapshots']._serialized_options = b'\220\002\001'
+  _globals['_PIPELINESERVICE'].methods_by_name['WatchTriggers']._loaded_options = None
+  _globals['_PIPELINESERVICE'].methods_by_name['WatchTriggers']._serialized_options = b'\220\002\001'
+  _globals['_PIPELINESERVICE'].methods_by_name['ReportTriggerEvents']._loaded_options = None
+  _globals['_PIPELINESERVICE'].methods_by_name['ReportTriggerEvents']._serialized_options = b'\220\002\002'
+  _globals['_PIPELINESERVICE'].methods_by_name['SyncUdfs']._loaded_options = None
+  _globals['_PIPELINESERVICE'].methods_by_name['SyncUdfs']._serialized_options = b'\220\002\000'
+  _globals['_REPORTJOBSREQUEST']._serialized_start=249
+  _globals['_REPORTJOBSREQUEST']._serialized_end=404
+  _globals['_PAGERESULT']._serialized_start=407
+  _globals['_PAGERESULT']._serialized_end=696
+  _globals['_FINALRESULT']._serialized_start=699
+  _globals['_FINALRESULT']._serialized_end=862
+  _globals['_REPORTJOBSRESPONSE']._serialized_start=864
+  _globals['_REPORTJOBSRESPONSE']._serialized_end=884
+  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_start=886
+  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_end=939
+  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_start=941
+  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_end=1024
+  _globals['_ISSUEDDISPATCH']._serialized_start=1027
+  _globals['_ISSUEDDISPATCH']._serialized_end=1173
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_start=1175
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_end=1277
+  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_start=1279
+  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_end=1385
+  _globals['_NAMEDSNAPSHOT']._serialized_start=1387
+  _globals['_NAMEDSNAPSHOT']._serialized_end=1441
+  _globals['_WATCHTRIGGERSREQUEST']._serialized_start=1443
+  _globals['_WATCHTRIGGERSREQUEST']._serialized_end=1487
+  _globals['_WATCHTRIGGERSRESPONSE']._serialized_start=1489
+  _globals['_WATCHTRIGGERSRESPONSE']._serialized_end=1594
+  _globals['_TRIGGERCHANGE']._serialized_start=1596
+  _globals['_TRIGGERCHANGE']._serialized_end=1712
+  _globals['_REPORTTRIGGEREVENTSREQUEST']._serialized_start=1714
+  _globals['_REPORTTRIGGEREVENTSREQUEST']._serialized_end=1823
+  _globals['_REPORTEDTRIGGEREVENT']._serialized_start=1826
+  _globals['_REPORTEDTRIGGEREVENT']._serialized_end=2007
+  _globals['_REPORTTRIGGEREVENTSRESPONSE']._serialized_start=2009
+  _globals['_REPORTTRIGGEREVENTSRESPONSE']._serialized_end=2038
+  _globals['_SYNCUDFSREQUEST']._serialized_start=2041
+  _globals['_SYNCUDFSREQUEST']._serialized_end=2190
+  _globals['_UDFLOGLINES']._serialized_start=2192
+  _globals['_UDFLOGLINES']._serialized_end=2263
+  _globals['_SYNCUDFSRESPONSE']._serialized_start=2265
+  _globals['_SYNCUDFSRESPONSE']._serialized_end=2340
+  _globals['_PIPELINESERVICE']._serialized_start=2343
+  _globals['_PIPELINESERVICE']._serialized_end=3022
 # @@protoc_insertion_point(module_scope)

@@ -67,8 +67,7 @@ class PageResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    TICKER_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
@@ -76,13 +75,8 @@ class PageResult(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     FETCHED_NS_FIELD_NUMBER: _builtins.int
     PROVISIONAL_FIELD_NUMBER: _builtins.int
-    DATASET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch it belongs to."""
-    ticker: _builtins.str
-    """Market identifier."""
-    period_seconds: _builtins.int
-    """Candle period in seconds; 0 for trades and ticker snapshots."""
     start_ns: _builtins.int
     """First nanosecond since the epoch that the page settles."""
     end_ns: _builtins.int
@@ -93,8 +87,10 @@ class PageResult(_message.Message):
     """Reason for refusing the page; its rows are not in the table then, and its range counts as missing."""
     fetched_ns: _builtins.int
     """Time of the exchange's answer by the ingestor's clock, nanoseconds since the epoch. Information only."""
-    dataset: _builtins.str
-    """Dataset, for example funding; empty if ticker and period tell it."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Series of its rows."""
+
     @_builtins.property
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
@@ -109,8 +105,7 @@ class PageResult(_message.Message):
         self,
         *,
         job_id: _builtins.str = ...,
-        ticker: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         start_ns: _builtins.int = ...,
         end_ns: _builtins.int = ...,
         rows: _builtins.int = ...,
@@ -118,11 +113,10 @@ class PageResult(_message.Message):
         refused: _builtins.str | None = ...,
         fetched_ns: _builtins.int | None = ...,
         provisional: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
-        dataset: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns", "_refused", b"_refused", "fetched_ns", b"fetched_ns", "refused", b"refused"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns", "_refused", b"_refused", "fetched_ns", b"fetched_ns", "refused", b"refused", "series", b"series"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns", "_refused", b"_refused", "dataset", b"dataset", "empty", b"empty", "end_ns", b"end_ns", "fetched_ns", b"fetched_ns", "job_id", b"job_id", "period_seconds", b"period_seconds", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns", "_refused", b"_refused", "empty", b"empty", "end_ns", b"end_ns", "fetched_ns", b"fetched_ns", "job_id", b"job_id", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fetched_ns: _TypeAlias = _typing.Literal["fetched_ns"]  # noqa: Y015
     _WhichOneofArgType__fetched_ns: _TypeAlias = _typing.Literal["_fetched_ns", b"_fetched_ns"]  # noqa: Y015
@@ -243,44 +237,38 @@ class IssuedDispatch(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    TICKER_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
+    REALTIME_TICKER_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
-    REALTIME_FIELD_NUMBER: _builtins.int
-    DATASET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Id of the dispatch."""
-    ticker: _builtins.str
-    """Market identifier."""
-    period_seconds: _builtins.int
-    """Candle period in seconds."""
+    realtime_ticker: _builtins.str
+    """Of a realtime dispatch: trades, and candles of every period, of this market. Its range usually has no end."""
     start_ns: _builtins.int
     """First nanosecond since the epoch of its range."""
     end_ns: _builtins.int
     """First nanosecond since the epoch after its range."""
-    realtime: _builtins.bool
-    """It is a realtime dispatch: it may settle trades (period 0) and candles of every period of the ticker in its range,
-    which usually has no end. period_seconds is 0 then.
-    """
-    dataset: _builtins.str
-    """Dataset, for example funding; empty if ticker and period tell it."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Rows of one series."""
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        ticker: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
+        realtime_ticker: _builtins.str = ...,
         start_ns: _builtins.int = ...,
         end_ns: _builtins.int = ...,
-        realtime: _builtins.bool = ...,
-        dataset: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["realtime_ticker", b"realtime_ticker", "series", b"series", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "end_ns", b"end_ns", "job_id", b"job_id", "period_seconds", b"period_seconds", "realtime", b"realtime", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ns", b"end_ns", "job_id", b"job_id", "realtime_ticker", b"realtime_ticker", "series", b"series", "start_ns", b"start_ns", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["series", "realtime_ticker"]  # noqa: Y015
+    _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_work) -> _WhichOneofReturnType_work | None: ...
 
 Global___IssuedDispatch: _TypeAlias = IssuedDispatch  # noqa: Y015
 
@@ -291,16 +279,24 @@ class ListNamedSnapshotsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SINCE_NS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     since_ns: _builtins.int
     """Nanoseconds since the epoch: notifications from then on."""
+    page_size: _builtins.int
+    """Snapshots in a page, 1 to 1000; 100 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the previous page; empty for the first."""
     def __init__(
         self,
         *,
         since_ns: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["since_ns", b"since_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "since_ns", b"since_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -308,23 +304,27 @@ Global___ListNamedSnapshotsRequest: _TypeAlias = ListNamedSnapshotsRequest  # no
 
 @_typing.final
 class ListNamedSnapshotsResponse(_message.Message):
-    """The snapshots that were named, at most 10,000: those that were named last."""
+    """A page of snapshots that were named."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last."""
     @_builtins.property
     def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedSnapshot]:
-        """One entry for each snapshot, by time."""
+        """One entry for each snapshot, by snapshot_id."""
 
     def __init__(
         self,
         *,
         snapshots: _abc.Iterable[Global___NamedSnapshot] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

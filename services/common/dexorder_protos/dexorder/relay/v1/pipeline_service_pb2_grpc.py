@@ -86,7 +86,8 @@ class PipelineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListNamedSnapshots(self, request, context):
-        """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable.
+        """List the snapshots of the candles that notifications have named since a time, in pages. The pipeline keeps them
+        readable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

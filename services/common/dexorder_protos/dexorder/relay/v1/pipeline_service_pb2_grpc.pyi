@@ -38,7 +38,9 @@ class PipelineServiceStub:
     DescribeDispatches: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
     ListNamedSnapshots: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]
-    """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
+    """List the snapshots of the candles that notifications have named since a time, in pages. The pipeline keeps them
+    readable.
+    """
     WatchTriggers: _grpc.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]
     """Stream the changes of triggers after a known one, then every further change, without end."""
     ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
@@ -56,7 +58,9 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     DescribeDispatches: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]  # type: ignore[assignment]
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
     ListNamedSnapshots: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]  # type: ignore[assignment]
-    """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
+    """List the snapshots of the candles that notifications have named since a time, in pages. The pipeline keeps them
+    readable.
+    """
     WatchTriggers: _aio.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]  # type: ignore[assignment]
     """Stream the changes of triggers after a known one, then every further change, without end."""
     ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
@@ -89,7 +93,9 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.ListNamedSnapshotsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ListNamedSnapshotsResponse, _abc.Awaitable[_pipeline_service_pb2.ListNamedSnapshotsResponse]]:
-        """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
+        """List the snapshots of the candles that notifications have named since a time, in pages. The pipeline keeps them
+        readable.
+        """
 
     @_abc_1.abstractmethod
     def WatchTriggers(

@@ -22,11 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2 as dexorder_dot_market_dot_v1_dot_market__pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/realtime_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1f\x64\x65xorder/market/v1/market.proto\"\xbd\x01\n\x14RealtimeSubscription\x12\x17\n\x0fsubscription_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x32\n\x06params\x18\x03 \x01(\x0b\x32\".dexorder.ingest.v1.RealtimeParams\x12\x15\n\x08since_ns\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tclient_id\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_since_nsB\x0c\n\n_client_id\"U\n\x14StartRealtimeRequest\x12=\n\x0csubscription\x18\x01 \x01(\x0b\x32\'.dexorder.relay.v1.RealtimeSubscription\"*\n\x15StartRealtimeResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\".\n\x13StopRealtimeRequest\x12\x17\n\x0fsubscription_id\x18\x01 \x01(\t\"\x16\n\x14StopRealtimeResponse\"_\n\x13ListRealtimeRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"\x9c\x01\n\x14ListRealtimeResponse\x12=\n\rsubscriptions\x18\x01 \x03(\x0b\x32&.dexorder.relay.v1.StartedSubscription\x12,\n\x04jobs\x18\x02 \x03(\x0b\x32\x1e.dexorder.relay.v1.RealtimeJob\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"\x85\x01\n\x13StartedSubscription\x12=\n\x0csubscription\x18\x01 \x01(\x0b\x32\'.dexorder.relay.v1.RealtimeSubscription\x12\x12\n\nstarted_ns\x18\x02 \x01(\x04\x12\x1b\n\x13history_request_ids\x18\x03 \x03(\t\"\x9d\x02\n\x0bRealtimeJob\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x32\n\x06params\x18\x02 \x01(\x0b\x32\".dexorder.ingest.v1.RealtimeParams\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .dexorder.relay.v1.RealtimeState\x12\x10\n\x08ingestor\x18\x04 \x01(\t\x12\x15\n\rdispatched_ns\x18\x05 \x01(\x04\x12\x10\n\x08restarts\x18\x06 \x01(\r\x12\x12\n\nlast_error\x18\x07 \x01(\t\x12\x17\n\x0fnext_attempt_ns\x18\x08 \x01(\x04\x12\x31\n\x06series\x18\t \x03(\x0b\x32!.dexorder.relay.v1.RealtimeSeries\"v\n\x0eRealtimeSeries\x12\x16\n\x0eperiod_seconds\x18\x01 \x01(\r\x12\x18\n\x10settled_until_ns\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x13\n\x0breported_ns\x18\x04 \x01(\x04\x12\x0e\n\x06lag_ns\x18\x05 \x01(\x04\"\xac\x01\n\x16WatchMarketDataRequest\x12\x0f\n\x07tickers\x18\x01 \x03(\t\x12\x16\n\x0einclude_trades\x18\x02 \x01(\x08\x12\x16\n\x0eperiod_seconds\x18\x03 \x03(\r\x12\x17\n\x0finclude_running\x18\x04 \x01(\x08\x12\x38\n\x0bslow_client\x18\x05 \x01(\x0e\x32#.dexorder.relay.v1.SlowClientPolicy\"\xca\x01\n\x17WatchMarketDataResponse\x12)\n\x06missed\x18\x01 \x03(\x0b\x32\x19.dexorder.relay.v1.Missed\x12,\n\x06states\x18\x02 \x03(\x0b\x32\x1c.dexorder.relay.v1.LiveState\x12)\n\x06trades\x18\x03 \x03(\x0b\x32\x19.dexorder.market.v1.Trade\x12+\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1a.dexorder.market.v1.Candle\"a\n\x06Missed\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x10\n\x08start_ns\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x04\"L\n\tLiveState\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12/\n\x05state\x18\x02 \x01(\x0e\x32 .dexorder.relay.v1.RealtimeState*\x84\x01\n\rRealtimeState\x12\x1e\n\x1aREALTIME_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REALTIME_STATE_WAITING\x10\x01\x12\x1a\n\x16REALTIME_STATE_RUNNING\x10\x02\x12\x1b\n\x17REALTIME_STATE_STOPPING\x10\x03*{\n\x10SlowClientPolicy\x12\"\n\x1eSLOW_CLIENT_POLICY_UNSPECIFIED\x10\x00\x12\x1f\n\x1bSLOW_CLIENT_POLICY_COALESCE\x10\x01\x12\"\n\x1eSLOW_CLIENT_POLICY_DROP_OLDEST\x10\x02\x32\xa3\x03\n\x0fRealtimeService\x12\x62\n\rStartRealtime\x12\'.dexorder.relay.v1.StartRealtimeRequest\x1a(.dexorder.relay.v1.StartRealtimeResponse\x12_\n\x0cStopRealtime\x12&.dexorder.relay.v1.StopRealtimeRequest\x1a\'.dexorder.relay.v1.StopRealtimeResponse\x12_\n\x0cListRealtime\x12&.dexorder.relay.v1.ListRealtimeRequest\x1a\'.dexorder.relay.v1.ListRealtimeResponse\x12j\n\x0fWatchMarketData\x12).dexorder.relay.v1.WatchMarketDataRequest\x1a*.dexorder.relay.v1.WatchMarketDataResponse0\x01\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/realtime_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1f\x64\x65xorder/market/v1/market.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\"\xe4\x01\n\x14RealtimeSubscription\x12\"\n\x0fsubscription_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12\x19\n\x06ticker\x18\x02 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12:\n\x06params\x18\x03 \x01(\x0b\x32\".dexorder.ingest.v1.RealtimeParamsB\x06\xaa\xd4\x18\x02\x08\x01\x12\x15\n\x08since_ns\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1f\n\tclient_id\x18\x05 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x01\x88\x01\x01\x42\x0b\n\t_since_nsB\x0c\n\n_client_id\"]\n\x14StartRealtimeRequest\x12\x45\n\x0csubscription\x18\x01 \x01(\x0b\x32\'.dexorder.relay.v1.RealtimeSubscriptionB\x06\xaa\xd4\x18\x02\x08\x01\"*\n\x15StartRealtimeResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"9\n\x13StopRealtimeRequest\x12\"\n\x0fsubscription_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x16\n\x14StopRealtimeResponse\"\x83\x01\n\x13ListRealtimeRequest\x12\x1a\n\tclient_id\x18\x01 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\x12\x17\n\x06ticker\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\x12\x1a\n\tpage_size\x18\x03 \x01(\rB\x07\xaa\xd4\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x04 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x04\"\x9c\x01\n\x14ListRealtimeResponse\x12=\n\rsubscriptions\x18\x01 \x03(\x0b\x32&.dexorder.relay.v1.StartedSubscription\x12,\n\x04jobs\x18\x02 \x03(\x0b\x32\x1e.dexorder.relay.v1.RealtimeJob\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"\x85\x01\n\x13StartedSubscription\x12=\n\x0csubscription\x18\x01 \x01(\x0b\x32\'.dexorder.relay.v1.RealtimeSubscription\x12\x12\n\nstarted_ns\x18\x02 \x01(\x04\x12\x1b\n\x13history_request_ids\x18\x03 \x03(\t\"\x9d\x02\n\x0bRealtimeJob\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x32\n\x06params\x18\x02 \x01(\x0b\x32\".dexorder.ingest.v1.RealtimeParams\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .dexorder.relay.v1.RealtimeState\x12\x10\n\x08ingestor\x18\x04 \x01(\t\x12\x15\n\rdispatched_ns\x18\x05 \x01(\x04\x12\x10\n\x08restarts\x18\x06 \x01(\r\x12\x12\n\nlast_error\x18\x07 \x01(\t\x12\x17\n\x0fnext_attempt_ns\x18\x08 \x01(\x04\x12\x31\n\x06series\x18\t \x03(\x0b\x32!.dexorder.relay.v1.RealtimeSeries\"\x89\x01\n\x0eRealtimeSeries\x12)\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.Series\x12\x18\n\x10settled_until_ns\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x13\n\x0breported_ns\x18\x04 \x01(\x04\x12\x0e\n\x06lag_ns\x18\x05 \x01(\x04\"\xca\x01\n\x16WatchMarketDataRequest\x12\x1d\n\x07tickers\x18\x01 \x03(\tB\x0c\xaa\xd4\x18\x08\x08\x01 \x80\x02(\xe8\x07\x12\x16\n\x0einclude_trades\x18\x02 \x01(\x08\x12\x1e\n\x0eperiod_seconds\x18\x03 \x03(\rB\x06\xaa\xd4\x18\x02(@\x12\x17\n\x0finclude_running\x18\x04 \x01(\x08\x12@\n\x0bslow_client\x18\x05 \x01(\x0e\x32#.dexorder.relay.v1.SlowClientPolicyB\x06\xaa\xd4\x18\x02\x30\x01\"\xca\x01\n\x17WatchMarketDataResponse\x12)\n\x06missed\x18\x01 \x03(\x0b\x32\x19.dexorder.relay.v1.Missed\x12,\n\x06states\x18\x02 \x03(\x0b\x32\x1c.dexorder.relay.v1.LiveState\x12)\n\x06trades\x18\x03 \x03(\x0b\x32\x19.dexorder.market.v1.Trade\x12+\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1a.dexorder.market.v1.Candle\"d\n\x06Missed\x12)\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.Series\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x10\n\x08start_ns\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x04\"L\n\tLiveState\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12/\n\x05state\x18\x02 \x01(\x0e\x32 .dexorder.relay.v1.RealtimeState*\x84\x01\n\rRealtimeState\x12\x1e\n\x1aREALTIME_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REALTIME_STATE_WAITING\x10\x01\x12\x1a\n\x16REALTIME_STATE_RUNNING\x10\x02\x12\x1b\n\x17REALTIME_STATE_STOPPING\x10\x03*{\n\x10SlowClientPolicy\x12\"\n\x1eSLOW_CLIENT_POLICY_UNSPECIFIED\x10\x00\x12\x1f\n\x1bSLOW_CLIENT_POLICY_COALESCE\x10\x01\x12\"\n\x1eSLOW_CLIENT_POLICY_DROP_OLDEST\x10\x02\x32\xbd\x03\n\x0fRealtimeService\x12g\n\rStartRealtime\x12\'.dexorder.relay.v1.StartRealtimeRequest\x1a(.dexorder.relay.v1.StartRealtimeResponse\"\x03\x90\x02\x02\x12\x64\n\x0cStopRealtime\x12&.dexorder.relay.v1.StopRealtimeRequest\x1a\'.dexorder.relay.v1.StopRealtimeResponse\"\x03\x90\x02\x02\x12\x64\n\x0cListRealtime\x12&.dexorder.relay.v1.ListRealtimeRequest\x1a\'.dexorder.relay.v1.ListRealtimeResponse\"\x03\x90\x02\x01\x12o\n\x0fWatchMarketData\x12).dexorder.relay.v1.WatchMarketDataRequest\x1a*.dexorder.relay.v1.WatchMarketDataResponse\"\x03\x90\x02\x01\x30\x01\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,38 +36,74 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.re
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
-  _globals['_REALTIMESTATE']._serialized_start=1882
-  _globals['_REALTIMESTATE']._serialized_end=2014
-  _globals['_SLOWCLIENTPOLICY']._serialized_start=2016
-  _globals['_SLOWCLIENTPOLICY']._serialized_end=2139
-  _globals['_REALTIMESUBSCRIPTION']._serialized_start=130
-  _globals['_REALTIMESUBSCRIPTION']._serialized_end=319
-  _globals['_STARTREALTIMEREQUEST']._serialized_start=321
-  _globals['_STARTREALTIMEREQUEST']._serialized_end=406
-  _globals['_STARTREALTIMERESPONSE']._serialized_start=408
-  _globals['_STARTREALTIMERESPONSE']._serialized_end=450
-  _globals['_STOPREALTIMEREQUEST']._serialized_start=452
-  _globals['_STOPREALTIMEREQUEST']._serialized_end=498
-  _globals['_STOPREALTIMERESPONSE']._serialized_start=500
-  _globals['_STOPREALTIMERESPONSE']._serialized_end=522
-  _globals['_LISTREALTIMEREQUEST']._serialized_start=524
-  _globals['_LISTREALTIMEREQUEST']._serialized_end=619
-  _globals['_LISTREALTIMERESPONSE']._serialized_start=622
-  _globals['_LISTREALTIMERESPONSE']._serialized_end=778
-  _globals['_STARTEDSUBSCRIPTION']._serialized_start=781
-  _globals['_STARTEDSUBSCRIPTION']._serialized_end=914
-  _globals['_REALTIMEJOB']._serialized_start=917
-  _globals['_REALTIMEJOB']._serialized_end=1202
-  _globals['_REALTIMESERIES']._serialized_start=1204
-  _globals['_REALTIMESERIES']._serialized_end=1322
-  _globals['_WATCHMARKETDATAREQUEST']._serialized_start=1325
-  _globals['_WATCHMARKETDATAREQUEST']._serialized_end=1497
-  _globals['_WATCHMARKETDATARESPONSE']._serialized_start=1500
-  _globals['_WATCHMARKETDATARESPONSE']._serialized_end=1702
-  _globals['_MISSED']._serialized_start=1704
-  _globals['_MISSED']._serialized_end=1801
-  _globals['_LIVESTATE']._serialized_start=1803
-  _globals['_LIVESTATE']._serialized_end=1879
-  _globals['_REALTIMESERVICE']._serialized_start=2142
-  _globals['_REALTIMESERVICE']._serialized_end=2561
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['subscription_id']._loaded_options = None
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['subscription_id']._serialized_options = b'\252\324\030\005\010\001 \200\002'
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['ticker']._loaded_options = None
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['ticker']._serialized_options = b'\252\324\030\005\010\001 \200\002'
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['params']._loaded_options = None
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['params']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['client_id']._loaded_options = None
+  _globals['_REALTIMESUBSCRIPTION'].fields_by_name['client_id']._serialized_options = b'\252\324\030\003 \200\002'
+  _globals['_STARTREALTIMEREQUEST'].fields_by_name['subscription']._loaded_options = None
+  _globals['_STARTREALTIMEREQUEST'].fields_by_name['subscription']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_STOPREALTIMEREQUEST'].fields_by_name['subscription_id']._loaded_options = None
+  _globals['_STOPREALTIMEREQUEST'].fields_by_name['subscription_id']._serialized_options = b'\252\324\030\005\010\001 \200\002'
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['client_id']._loaded_options = None
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['client_id']._serialized_options = b'\252\324\030\003 \200\002'
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['ticker']._loaded_options = None
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['ticker']._serialized_options = b'\252\324\030\003 \200\002'
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['page_size']._serialized_options = b'\252\324\030\003\030\350\007'
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTREALTIMEREQUEST'].fields_by_name['page_token']._serialized_options = b'\252\324\030\003 \200\004'
+  _globals['_WATCHMARKETDATAREQUEST'].fields_by_name['tickers']._loaded_options = None
+  _globals['_WATCHMARKETDATAREQUEST'].fields_by_name['tickers']._serialized_options = b'\252\324\030\010\010\001 \200\002(\350\007'
+  _globals['_WATCHMARKETDATAREQUEST'].fields_by_name['period_seconds']._loaded_options = None
+  _globals['_WATCHMARKETDATAREQUEST'].fields_by_name['period_seconds']._serialized_options = b'\252\324\030\002(@'
+  _globals['_WATCHMARKETDATAREQUEST'].fields_by_name['slow_client']._loaded_options = None
+  _globals['_WATCHMARKETDATAREQUEST'].fields_by_name['slow_client']._serialized_options = b'\252\324\030\0020\001'
+  _globals['_REALTIMESERVICE']._loaded_options = None
+  _globals['_REALTIMESERVICE']._serialized_options = b'\250\324\030\002'
+  _globals['_REALTIMESERVICE'].methods_by_name['StartRealtime']._loaded_options = None
+  _globals['_REALTIMESERVICE'].methods_by_name['StartRealtime']._serialized_options = b'\220\002\002'
+  _globals['_REALTIMESERVICE'].methods_by_name['StopRealtime']._loaded_options = None
+  _globals['_REALTIMESERVICE'].methods_by_name['StopRealtime']._serialized_options = b'\220\002\002'
+  _globals['_REALTIMESERVICE'].methods_by_name['ListRealtime']._loaded_options = None
+  _globals['_REALTIMESERVICE'].methods_by_name['ListRealtime']._serialized_options = b'\220\002\001'
+  _globals['_REALTIMESERVICE'].methods_by_name['WatchMarketData']._loaded_options = None
+  _globals['_REALTIMESERVICE'].methods_by_name['WatchMarketData']._serialized_options = b'\220\002\001'
+  _globals['_REALTIMESTATE']._serialized_start=2097
+  _globals['_REALTIMESTATE']._serialized_end=2229
+  _globals['_SLOWCLIENTPOLICY']._serialized_start=2231
+  _globals['_SLOWCLIENTPOLICY']._serialized_end=2354
+  _globals['_REALTIMESUBSCRIPTION']._serialized_start=197
+  _globals['_REALTIMESUBSCRIPTION']._serialized_end=425
+  _globals['_STARTREALTIMEREQUEST']._serialized_start=427
+  _globals['_STARTREALTIMEREQUEST']._serialized_end=520
+  _globals['_STARTREALTIMERESPONSE']._serialized_start=522
+  _globals['_STARTREALTIMERESPONSE']._serialized_end=564
+  _globals['_STOPREALTIMEREQUEST']._serialized_start=566
+  _globals['_STOPREALTIMEREQUEST']._serialized_end=623
+  _globals['_STOPREALTIMERESPONSE']._serialized_start=625
+  _globals['_STOPREALTIMERESPONSE']._serialized_end=647
+  _globals['_LISTREALTIMEREQUEST']._serialized_start=650
+  _globals['_LISTREALTIMEREQUEST']._serialized_end=781
+  _globals['_LISTREALTIMERESPONSE']._serialized_start=784
+  _globals['_LISTREALTIMERESPONSE']._serialized_end=940
+  _globals['_STARTEDSUBSCRIPTION']._serialized_start=943
+  _globals['_STARTEDSUBSCRIPTION']._serialized_end=1076
+  _globals['_REALTIMEJOB']._serialized_start=1079
+  _globals['_REALTIMEJOB']._serialized_end=1364
+  _globals['_REALTIMESERIES']._serialized_start=1367
+  _globals['_REALTIMESERIES']._serialized_end=1504
+  _globals['_WATCHMARKETDATAREQUEST']._serialized_start=1507
+  _globals['_WATCHMARKETDATAREQUEST']._serialized_end=1709
+  _globals['_WATCHMARKETDATARESPONSE']._serialized_start=1712
+  _globals['_WATCHMARKETDATARESPONSE']._serialized_end=1914
+  _globals['_MISSED']._serialized_start=1916
+  _globals['_MISSED']._serialized_end=2016
+  _globals['_LIVESTATE']._serialized_start=2018
+  _globals['_LIVESTATE']._serialized_end=2094
+  _globals['_REALTIMESERVICE']._serialized_start=2357
+  _globals['_REALTIMESERVICE']._serialized_end=2802
 # @@protoc_insertion_point(module_scope)

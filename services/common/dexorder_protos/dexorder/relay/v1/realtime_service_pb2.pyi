@@ -6,6 +6,7 @@ Realtime subscriptions, their jobs, and live data."""
 from collections import abc as _abc
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2 as _market_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -371,13 +372,11 @@ class RealtimeSeries(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     SETTLED_UNTIL_NS_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     REPORTED_NS_FIELD_NUMBER: _builtins.int
     LAG_NS_FIELD_NUMBER: _builtins.int
-    period_seconds: _builtins.int
-    """Candle period in seconds; 0 for trades."""
     settled_until_ns: _builtins.int
     """Kafka has everything before this time, except for what the exchange no longer had, nanoseconds since the epoch; 0 if
     nothing was reported.
@@ -388,18 +387,22 @@ class RealtimeSeries(_message.Message):
     """Time of the last report, nanoseconds since the epoch; 0 without one."""
     lag_ns: _builtins.int
     """Lag of the last report, nanoseconds; see RealtimeReport."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Trades or candles of the job's market."""
+
     def __init__(
         self,
         *,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         settled_until_ns: _builtins.int = ...,
         count: _builtins.int = ...,
         reported_ns: _builtins.int = ...,
         lag_ns: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "lag_ns", b"lag_ns", "period_seconds", b"period_seconds", "reported_ns", b"reported_ns", "settled_until_ns", b"settled_until_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "lag_ns", b"lag_ns", "reported_ns", b"reported_ns", "series", b"series", "settled_until_ns", b"settled_until_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -495,33 +498,31 @@ class Missed(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TICKER_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
-    ticker: _builtins.str
-    """Market identifier."""
-    period_seconds: _builtins.int
-    """Candle period in seconds; 0 for trades."""
     count: _builtins.int
     """Number of trades, or of states of candles."""
     start_ns: _builtins.int
     """Time of the first trade, or open time of the first candle, nanoseconds since the epoch."""
     end_ns: _builtins.int
     """Time of the last trade, or open time of the last candle, nanoseconds since the epoch."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Trades or candles of a market."""
+
     def __init__(
         self,
         *,
-        ticker: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         count: _builtins.int = ...,
         start_ns: _builtins.int = ...,
         end_ns: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "end_ns", b"end_ns", "period_seconds", b"period_seconds", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "end_ns", b"end_ns", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

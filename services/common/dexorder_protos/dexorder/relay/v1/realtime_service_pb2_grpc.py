@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RealtimeServiceStub:
-    """Realtime subscriptions and live data. Stability: beta.
+    """Realtime subscriptions and live data.
     """
 
     def __init__(self, channel):
@@ -58,7 +58,7 @@ class RealtimeServiceStub:
 
 
 class RealtimeServiceServicer:
-    """Realtime subscriptions and live data. Stability: beta.
+    """Realtime subscriptions and live data.
     """
 
     def StartRealtime(self, request, context):
@@ -126,7 +126,7 @@ def add_RealtimeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RealtimeService:
-    """Realtime subscriptions and live data. Stability: beta.
+    """Realtime subscriptions and live data.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RealtimeServiceStub:
-    """Realtime subscriptions and live data. Stability: beta."""
+    """Realtime subscriptions and live data."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -52,7 +52,7 @@ class RealtimeServiceStub:
 
 @_typing.type_check_only
 class RealtimeServiceAsyncStub(RealtimeServiceStub):
-    """Realtime subscriptions and live data. Stability: beta."""
+    """Realtime subscriptions and live data."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StartRealtime: _aio.UnaryUnaryMultiCallable[_realtime_service_pb2.StartRealtimeRequest, _realtime_service_pb2.StartRealtimeResponse]  # type: ignore[assignment]
@@ -73,7 +73,7 @@ class RealtimeServiceAsyncStub(RealtimeServiceStub):
     """
 
 class RealtimeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Realtime subscriptions and live data. Stability: beta."""
+    """Realtime subscriptions and live data."""
 
     @_abc_1.abstractmethod
     def StartRealtime(

@@ -22,9 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$dexorder/relay/v1/rows_service.proto\x12\x11\x64\x65xorder.relay.v1\"\xba\x01\n\x11StreamRowsRequest\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x15\n\x08start_ns\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ns\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x18\n\x0bsnapshot_id\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x0f\n\x07\x64\x61taset\x18\x06 \x01(\tB\x0b\n\t_start_nsB\t\n\x07_end_nsB\x0e\n\x0c_snapshot_id\"r\n\x12StreamRowsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\trow_count\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_count\"\x13\n\x11GetCatalogRequest\"\xa0\x01\n\x12GetCatalogResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12I\n\nproperties\x18\x02 \x03(\x0b\x32\x35.dexorder.relay.v1.GetCatalogResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xc5\x01\n\x0bRowsService\x12[\n\nStreamRows\x12$.dexorder.relay.v1.StreamRowsRequest\x1a%.dexorder.relay.v1.StreamRowsResponse0\x01\x12Y\n\nGetCatalog\x12$.dexorder.relay.v1.GetCatalogRequest\x1a%.dexorder.relay.v1.GetCatalogResponseBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$dexorder/relay/v1/rows_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\"\xd4\x01\n\x11StreamRowsRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x18\n\x0bsnapshot_id\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0b\n\t_start_nsB\t\n\x07_end_nsB\x0e\n\x0c_snapshot_id\"r\n\x12StreamRowsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\trow_count\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_count\"\x13\n\x11GetCatalogRequest\"\xa0\x01\n\x12GetCatalogResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12I\n\nproperties\x18\x02 \x03(\x0b\x32\x35.dexorder.relay.v1.GetCatalogResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xd5\x01\n\x0bRowsService\x12`\n\nStreamRows\x12$.dexorder.relay.v1.StreamRowsRequest\x1a%.dexorder.relay.v1.StreamRowsResponse\"\x03\x90\x02\x01\x30\x01\x12^\n\nGetCatalog\x12$.dexorder.relay.v1.GetCatalogRequest\x1a%.dexorder.relay.v1.GetCatalogResponse\"\x03\x90\x02\x01\x1a\x04\xa8\xd4\x18\x03\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,18 +34,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.re
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
+  _globals['_STREAMROWSREQUEST'].fields_by_name['series']._loaded_options = None
+  _globals['_STREAMROWSREQUEST'].fields_by_name['series']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_STREAMROWSREQUEST'].fields_by_name['start_ns']._loaded_options = None
+  _globals['_STREAMROWSREQUEST'].fields_by_name['start_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_STREAMROWSREQUEST'].fields_by_name['end_ns']._loaded_options = None
+  _globals['_STREAMROWSREQUEST'].fields_by_name['end_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._loaded_options = None
   _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_STREAMROWSREQUEST']._serialized_start=60
-  _globals['_STREAMROWSREQUEST']._serialized_end=246
-  _globals['_STREAMROWSRESPONSE']._serialized_start=248
-  _globals['_STREAMROWSRESPONSE']._serialized_end=362
-  _globals['_GETCATALOGREQUEST']._serialized_start=364
-  _globals['_GETCATALOGREQUEST']._serialized_end=383
-  _globals['_GETCATALOGRESPONSE']._serialized_start=386
-  _globals['_GETCATALOGRESPONSE']._serialized_end=546
-  _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_start=497
-  _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_end=546
-  _globals['_ROWSSERVICE']._serialized_start=549
-  _globals['_ROWSSERVICE']._serialized_end=746
+  _globals['_ROWSSERVICE']._loaded_options = None
+  _globals['_ROWSSERVICE']._serialized_options = b'\250\324\030\003'
+  _globals['_ROWSSERVICE'].methods_by_name['StreamRows']._loaded_options = None
+  _globals['_ROWSSERVICE'].methods_by_name['StreamRows']._serialized_options = b'\220\002\001'
+  _globals['_ROWSSERVICE'].methods_by_name['GetCatalog']._loaded_options = None
+  _globals['_ROWSSERVICE'].methods_by_name['GetCatalog']._serialized_options = b'\220\002\001'
+  _globals['_STREAMROWSREQUEST']._serialized_start=127
+  _globals['_STREAMROWSREQUEST']._serialized_end=339
+  _globals['_STREAMROWSRESPONSE']._serialized_start=341
+  _globals['_STREAMROWSRESPONSE']._serialized_end=455
+  _globals['_GETCATALOGREQUEST']._serialized_start=457
+  _globals['_GETCATALOGREQUEST']._serialized_end=476
+  _globals['_GETCATALOGRESPONSE']._serialized_start=479
+  _globals['_GETCATALOGRESPONSE']._serialized_end=639
+  _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_start=590
+  _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_end=639
+  _globals['_ROWSSERVICE']._serialized_start=642
+  _globals['_ROWSSERVICE']._serialized_end=855
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ isort:skip_file
 Rows of the tables, for clients that have no access to the catalog, and where the catalog is."""
 
 from collections import abc as _abc
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -20,43 +21,37 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class StreamRowsRequest(_message.Message):
-    """Rows to read: a series, a range and a snapshot of trading.ohlc; or with period 0 of trading.ticks or trading.tickers."""
+    """Rows to read: a series, a range and a snapshot of the table of its dataset."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TICKER_FIELD_NUMBER: _builtins.int
-    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
     END_NS_FIELD_NUMBER: _builtins.int
     SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
-    DATASET_FIELD_NUMBER: _builtins.int
-    ticker: _builtins.str
-    """Market identifier. With period 0 also `*.EXCHANGE`: the last snapshot of each ticker of the exchange in the range."""
-    period_seconds: _builtins.int
-    """Candle period in seconds. 0 for trades; 0 and `*.EXCHANGE` for snapshots of tickers."""
     start_ns: _builtins.int
-    """First open time, nanoseconds since the epoch; absent for the first row. Of trades: the first time of a trade; of
-    snapshots: the first time at which one was received.
+    """First time of a row, nanoseconds since the epoch: the open time of a candle, the time of a trade, the time at which a
+    snapshot was received; absent for the first row.
     """
     end_ns: _builtins.int
     """First such time after the range; absent for the last row."""
     snapshot_id: _builtins.int
     """Snapshot to read. The current one if it is absent, or no longer kept."""
-    dataset: _builtins.str
-    """Dataset, for example funding; empty if ticker and period tell it, as above. start_ns and end_ns are times of rows."""
+    @_builtins.property
+    def series(self) -> _common_pb2.Series:
+        """Series of any dataset. Of an exchange's tickers: the last snapshot of each ticker in the range."""
+
     def __init__(
         self,
         *,
-        ticker: _builtins.str = ...,
-        period_seconds: _builtins.int = ...,
+        series: _common_pb2.Series | None = ...,
         start_ns: _builtins.int | None = ...,
         end_ns: _builtins.int | None = ...,
         snapshot_id: _builtins.int | None = ...,
-        dataset: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_snapshot_id", b"_snapshot_id", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "snapshot_id", b"snapshot_id", "start_ns", b"start_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_snapshot_id", b"_snapshot_id", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "snapshot_id", b"snapshot_id", "start_ns", b"start_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_snapshot_id", b"_snapshot_id", "_start_ns", b"_start_ns", "dataset", b"dataset", "end_ns", b"end_ns", "period_seconds", b"period_seconds", "snapshot_id", b"snapshot_id", "start_ns", b"start_ns", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns", "_snapshot_id", b"_snapshot_id", "_start_ns", b"_start_ns", "end_ns", b"end_ns", "series", b"series", "snapshot_id", b"snapshot_id", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_ns: _TypeAlias = _typing.Literal["end_ns"]  # noqa: Y015
     _WhichOneofArgType__end_ns: _TypeAlias = _typing.Literal["_end_ns", b"_end_ns"]  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RowsServiceStub:
-    """Rows of the tables. Stability: stable.
+    """Rows of the tables.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class RowsServiceStub:
 
 
 class RowsServiceServicer:
-    """Rows of the tables. Stability: stable.
+    """Rows of the tables.
     """
 
     def StreamRows(self, request, context):
@@ -91,7 +91,7 @@ def add_RowsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RowsService:
-    """Rows of the tables. Stability: stable.
+    """Rows of the tables.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RowsServiceStub:
-    """Rows of the tables. Stability: stable."""
+    """Rows of the tables."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -45,7 +45,7 @@ class RowsServiceStub:
 
 @_typing.type_check_only
 class RowsServiceAsyncStub(RowsServiceStub):
-    """Rows of the tables. Stability: stable."""
+    """Rows of the tables."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StreamRows: _aio.UnaryStreamMultiCallable[_rows_service_pb2.StreamRowsRequest, _rows_service_pb2.StreamRowsResponse]  # type: ignore[assignment]
@@ -59,7 +59,7 @@ class RowsServiceAsyncStub(RowsServiceStub):
     """Get the properties of the Iceberg catalog, as pyiceberg takes them, without secrets."""
 
 class RowsServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Rows of the tables. Stability: stable."""
+    """Rows of the tables."""
 
     @_abc_1.abstractmethod
     def StreamRows(

@@ -6,6 +6,7 @@ Triggers: conditions and patterns in Flink's SQL over closed candles and trades,
 from collections import abc as _abc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as _user_events_pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -313,37 +314,79 @@ Global___RegisteredTrigger: _TypeAlias = RegisteredTrigger  # noqa: Y015
 
 @_typing.final
 class WatchTriggerEventsRequest(_message.Message):
-    """Events to stream. Exactly one of trigger_id and callback_id is given."""
+    """Events to stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIGGER_ID_FIELD_NUMBER: _builtins.int
     CALLBACK_ID_FIELD_NUMBER: _builtins.int
-    AFTER_CURSOR_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     trigger_id: _builtins.str
-    """Events of the trigger with this id, which need not be registered yet."""
+    """The trigger with this id, which need not be registered yet."""
     callback_id: _builtins.str
-    """Events of the triggers that name this callback."""
-    after_cursor: _builtins.int
-    """Cursor of the last event received; 0 for all events that are kept."""
+    """The triggers that name this callback."""
+    @_builtins.property
+    def after(self) -> _common_pb2.Cursor:
+        """Position of the last event received; absent for all events that are kept."""
+
     def __init__(
         self,
         *,
         trigger_id: _builtins.str = ...,
         callback_id: _builtins.str = ...,
-        after_cursor: _builtins.int = ...,
+        after: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "callback_id", b"callback_id", "source", b"source", "trigger_id", b"trigger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_cursor", b"after_cursor", "callback_id", b"callback_id", "trigger_id", b"trigger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "callback_id", b"callback_id", "source", b"source", "trigger_id", b"trigger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["trigger_id", "callback_id"]  # noqa: Y015
+    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___WatchTriggerEventsRequest: _TypeAlias = WatchTriggerEventsRequest  # noqa: Y015
 
 @_typing.final
 class WatchTriggerEventsResponse(_message.Message):
-    """One event. Cursors ascend; each event_id is sent once."""
+    """Start of the stream, or an event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENED_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opened(self) -> _common_pb2.StreamStart:
+        """The stream continues after the request's cursor, or has all that is stored."""
+
+    @_builtins.property
+    def reset(self) -> _common_pb2.StreamStart:
+        """The request's cursor is not valid: all events that are stored follow."""
+
+    @_builtins.property
+    def event(self) -> Global___TriggerEvent:
+        """An event."""
+
+    def __init__(
+        self,
+        *,
+        opened: _common_pb2.StreamStart | None = ...,
+        reset: _common_pb2.StreamStart | None = ...,
+        event: Global___TriggerEvent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "event"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___WatchTriggerEventsResponse: _TypeAlias = WatchTriggerEventsResponse  # noqa: Y015
+
+@_typing.final
+class TriggerEvent(_message.Message):
+    """Event of a trigger. Each event_id is sent once, unless a client resumes before it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -352,8 +395,6 @@ class WatchTriggerEventsResponse(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TICKER_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
-    cursor: _builtins.int
-    """Cursor from which to resume."""
     event_id: _builtins.str
     """Id of the event: the same after every restart of the pipeline."""
     kind: Global___TriggerEventKind.ValueType
@@ -361,25 +402,29 @@ class WatchTriggerEventsResponse(_message.Message):
     ticker: _builtins.str
     """Market for which it fired; empty for events of the whole trigger."""
     @_builtins.property
+    def cursor(self) -> _common_pb2.Cursor:
+        """Position of the event; pass it as `after` to resume."""
+
+    @_builtins.property
     def event(self) -> _ingest_pb2.CEPTriggerEvent:
-        """The event."""
+        """The event of the ingest protocol."""
 
     def __init__(
         self,
         *,
-        cursor: _builtins.int = ...,
+        cursor: _common_pb2.Cursor | None = ...,
         event_id: _builtins.str = ...,
         kind: Global___TriggerEventKind.ValueType = ...,
         ticker: _builtins.str = ...,
         event: _ingest_pb2.CEPTriggerEvent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "event", b"event", "event_id", b"event_id", "kind", b"kind", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___WatchTriggerEventsResponse: _TypeAlias = WatchTriggerEventsResponse  # noqa: Y015
+Global___TriggerEvent: _TypeAlias = TriggerEvent  # noqa: Y015
 
 @_typing.final
 class BacktestTriggerRequest(_message.Message):
@@ -423,7 +468,7 @@ class BacktestTriggerResponse(_message.Message):
     MARKETS_FIELD_NUMBER: _builtins.int
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
     period_seconds: _builtins.int
-    """Period of the candles that the trigger reads, in seconds; 0 for trades."""
+    """Period of the candles that the trigger reads, in seconds; absent if it reads trades. In the last answer."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___BacktestEvent]:
         """Firings, at most 100 in an answer."""
@@ -437,13 +482,15 @@ class BacktestTriggerResponse(_message.Message):
         *,
         events: _abc.Iterable[Global___BacktestEvent] | None = ...,
         markets: _abc.Iterable[Global___BacktestMarket] | None = ...,
-        period_seconds: _builtins.int = ...,
+        period_seconds: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds", "period_seconds", b"period_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "markets", b"markets", "period_seconds", b"period_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds", "events", b"events", "markets", b"markets", "period_seconds", b"period_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__period_seconds: _TypeAlias = _typing.Literal["period_seconds"]  # noqa: Y015
+    _WhichOneofArgType__period_seconds: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__period_seconds) -> _WhichOneofReturnType__period_seconds | None: ...
 
 Global___BacktestTriggerResponse: _TypeAlias = BacktestTriggerResponse  # noqa: Y015
 

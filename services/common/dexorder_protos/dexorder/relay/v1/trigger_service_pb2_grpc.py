@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class TriggerServiceStub:
-    """Triggers and their events. Stability: beta.
+    """Triggers and their events.
     """
 
     def __init__(self, channel):
@@ -64,7 +64,7 @@ class TriggerServiceStub:
 
 
 class TriggerServiceServicer:
-    """Triggers and their events. Stability: beta.
+    """Triggers and their events.
     """
 
     def RegisterTrigger(self, request, context):
@@ -95,6 +95,8 @@ class TriggerServiceServicer:
 
     def WatchTriggerEvents(self, request, context):
         """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end.
+
+        The first answer is opened or reset, as in WatchNotifications.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,7 +146,7 @@ def add_TriggerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TriggerService:
-    """Triggers and their events. Stability: beta.
+    """Triggers and their events.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TriggerServiceStub:
-    """Triggers and their events. Stability: beta."""
+    """Triggers and their events."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -47,13 +47,16 @@ class TriggerServiceStub:
     ListTriggers: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.ListTriggersRequest, _trigger_service_pb2.ListTriggersResponse]
     """List the triggers that were not deleted, in pages."""
     WatchTriggerEvents: _grpc.UnaryStreamMultiCallable[_trigger_service_pb2.WatchTriggerEventsRequest, _trigger_service_pb2.WatchTriggerEventsResponse]
-    """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end."""
+    """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end.
+
+    The first answer is opened or reset, as in WatchNotifications.
+    """
     BacktestTrigger: _grpc.UnaryStreamMultiCallable[_trigger_service_pb2.BacktestTriggerRequest, _trigger_service_pb2.BacktestTriggerResponse]
     """Stream the firings that a trigger would have had over the stored candles or trades of a past range."""
 
 @_typing.type_check_only
 class TriggerServiceAsyncStub(TriggerServiceStub):
-    """Triggers and their events. Stability: beta."""
+    """Triggers and their events."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggerRequest, _ingest_pb2.CEPTriggerAck]  # type: ignore[assignment]
@@ -69,12 +72,15 @@ class TriggerServiceAsyncStub(TriggerServiceStub):
     ListTriggers: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.ListTriggersRequest, _trigger_service_pb2.ListTriggersResponse]  # type: ignore[assignment]
     """List the triggers that were not deleted, in pages."""
     WatchTriggerEvents: _aio.UnaryStreamMultiCallable[_trigger_service_pb2.WatchTriggerEventsRequest, _trigger_service_pb2.WatchTriggerEventsResponse]  # type: ignore[assignment]
-    """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end."""
+    """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end.
+
+    The first answer is opened or reset, as in WatchNotifications.
+    """
     BacktestTrigger: _aio.UnaryStreamMultiCallable[_trigger_service_pb2.BacktestTriggerRequest, _trigger_service_pb2.BacktestTriggerResponse]  # type: ignore[assignment]
     """Stream the firings that a trigger would have had over the stored candles or trades of a past range."""
 
 class TriggerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Triggers and their events. Stability: beta."""
+    """Triggers and their events."""
 
     @_abc_1.abstractmethod
     def RegisterTrigger(
@@ -112,7 +118,10 @@ class TriggerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trigger_service_pb2.WatchTriggerEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trigger_service_pb2.WatchTriggerEventsResponse], _abc.AsyncIterator[_trigger_service_pb2.WatchTriggerEventsResponse]]:
-        """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end."""
+        """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end.
+
+        The first answer is opened or reset, as in WatchNotifications.
+        """
 
     @_abc_1.abstractmethod
     def BacktestTrigger(

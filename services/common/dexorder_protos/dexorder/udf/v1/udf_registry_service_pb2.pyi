@@ -115,7 +115,41 @@ Global___Udf: _TypeAlias = Udf  # noqa: Y015
 
 @_typing.final
 class UdfCommand(_message.Message):
-    """How a UDF is reached: exactly one of prog, socket and grpc."""
+    """How a UDF is reached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESS_FIELD_NUMBER: _builtins.int
+    SOCKET_FIELD_NUMBER: _builtins.int
+    GRPC_FIELD_NUMBER: _builtins.int
+    socket: _builtins.str
+    """Path of a Unix socket on the Spark host."""
+    grpc: _builtins.str
+    """host:port of a dexorder.udf.v1 server."""
+    @_builtins.property
+    def process(self) -> Global___UdfProcess:
+        """A process that the driver starts."""
+
+    def __init__(
+        self,
+        *,
+        process: Global___UdfProcess | None = ...,
+        socket: _builtins.str = ...,
+        grpc: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc", b"grpc", "process", b"process", "socket", b"socket", "transport", b"transport"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc", b"grpc", "process", b"process", "socket", b"socket", "transport", b"transport"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_transport: _TypeAlias = _typing.Literal["process", "socket", "grpc"]  # noqa: Y015
+    _WhichOneofArgType_transport: _TypeAlias = _typing.Literal["transport", b"transport"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_transport) -> _WhichOneofReturnType_transport | None: ...
+
+Global___UdfCommand: _TypeAlias = UdfCommand  # noqa: Y015
+
+@_typing.final
+class UdfProcess(_message.Message):
+    """A process on the Spark host."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -142,14 +176,8 @@ class UdfCommand(_message.Message):
     PROG_FIELD_NUMBER: _builtins.int
     ARGS_FIELD_NUMBER: _builtins.int
     ENV_FIELD_NUMBER: _builtins.int
-    SOCKET_FIELD_NUMBER: _builtins.int
-    GRPC_FIELD_NUMBER: _builtins.int
     prog: _builtins.str
-    """Program on the Spark host."""
-    socket: _builtins.str
-    """Path of a Unix socket on the Spark host."""
-    grpc: _builtins.str
-    """host:port of a dexorder.udf.v1 server."""
+    """Program."""
     @_builtins.property
     def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its arguments."""
@@ -164,16 +192,14 @@ class UdfCommand(_message.Message):
         prog: _builtins.str = ...,
         args: _abc.Iterable[_builtins.str] | None = ...,
         env: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        socket: _builtins.str = ...,
-        grpc: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "env", b"env", "grpc", b"grpc", "prog", b"prog", "socket", b"socket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "env", b"env", "prog", b"prog"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UdfCommand: _TypeAlias = UdfCommand  # noqa: Y015
+Global___UdfProcess: _TypeAlias = UdfProcess  # noqa: Y015
 
 @_typing.final
 class UdfOption(_message.Message):
@@ -346,7 +372,7 @@ class UdfRegistration(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
-    SINCE_GENERATION_FIELD_NUMBER: _builtins.int
+    RESET_GENERATION_FIELD_NUMBER: _builtins.int
     DEFINITION_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -355,8 +381,8 @@ class UdfRegistration(_message.Message):
     """Number of its last start."""
     stopped: _builtins.bool
     """It was stopped."""
-    since_generation: _builtins.int
-    """The last start that began anew; state of an earlier one is ignored."""
+    reset_generation: _builtins.int
+    """The last start that reset the state; state of an earlier one is ignored."""
     client_id: _builtins.str
     """Who started it; empty without identity."""
     @_builtins.property
@@ -369,13 +395,13 @@ class UdfRegistration(_message.Message):
         name: _builtins.str = ...,
         generation: _builtins.int = ...,
         stopped: _builtins.bool = ...,
-        since_generation: _builtins.int = ...,
+        reset_generation: _builtins.int = ...,
         definition: Global___Udf | None = ...,
         client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "definition", b"definition", "generation", b"generation", "name", b"name", "since_generation", b"since_generation", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "definition", b"definition", "generation", b"generation", "name", b"name", "reset_generation", b"reset_generation", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -390,7 +416,7 @@ class StartUdfRequest(_message.Message):
     UDF_FIELD_NUMBER: _builtins.int
     RESET_STATE_FIELD_NUMBER: _builtins.int
     reset_state: _builtins.bool
-    """Begin anew: forget the state and the position of earlier runs. The rows stay."""
+    """Forget the state and the position of earlier runs. The rows stay."""
     @_builtins.property
     def udf(self) -> Global___Udf:
         """Its definition. With no field set but `name`: the one that was given before, or that the Spark host's file has."""
@@ -472,16 +498,25 @@ Global___StopUdfResponse: _TypeAlias = StopUdfResponse  # noqa: Y015
 
 @_typing.final
 class ListUdfsRequest(_message.Message):
-    """No filter."""
+    """The page."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """UDFs in a page, 1 to 1000; 100 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the previous page; empty for the first."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -489,14 +524,17 @@ Global___ListUdfsRequest: _TypeAlias = ListUdfsRequest  # noqa: Y015
 
 @_typing.final
 class ListUdfsResponse(_message.Message):
-    """All UDFs."""
+    """A page of UDFs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     UDFS_FIELD_NUMBER: _builtins.int
     REPORTED_NS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     reported_ns: _builtins.int
     """When the driver last reported, nanoseconds since the epoch; 0 if never since the relay's start."""
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last."""
     @_builtins.property
     def udfs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedUdf]:
         """By name."""
@@ -506,10 +544,11 @@ class ListUdfsResponse(_message.Message):
         *,
         udfs: _abc.Iterable[Global___ListedUdf] | None = ...,
         reported_ns: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reported_ns", b"reported_ns", "udfs", b"udfs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "reported_ns", b"reported_ns", "udfs", b"udfs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -560,20 +599,28 @@ class ListUdfLogsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
-    AFTER_FIELD_NUMBER: _builtins.int
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
-    after: _builtins.int
+    after_number: _builtins.int
     """Only lines after this number; 0 for all that are kept."""
+    page_size: _builtins.int
+    """Lines in a page, 1 to 1000; 100 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the previous page; empty for the first."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        after: _builtins.int = ...,
+        after_number: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "name", b"name", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -586,6 +633,9 @@ class ListUdfLogsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LINES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfLogLine]:
         """Oldest first."""
@@ -594,10 +644,11 @@ class ListUdfLogsResponse(_message.Message):
         self,
         *,
         lines: _abc.Iterable[Global___UdfLogLine] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

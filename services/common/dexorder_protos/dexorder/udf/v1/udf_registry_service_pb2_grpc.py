@@ -77,14 +77,14 @@ class UdfRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListUdfs(self, request, context):
-        """Return the UDFs with their states, by name.
+        """List the UDFs with their states, by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUdfLogs(self, request, context):
-        """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name.
+        """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

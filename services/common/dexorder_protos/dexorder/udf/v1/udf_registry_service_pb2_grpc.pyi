@@ -40,9 +40,9 @@ class UdfRegistryServiceStub:
     StopUdf: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.StopUdfRequest, _udf_registry_service_pb2.StopUdfResponse]
     """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
     ListUdfs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfsRequest, _udf_registry_service_pb2.ListUdfsResponse]
-    """Return the UDFs with their states, by name."""
+    """List the UDFs with their states, by name, in pages."""
     ListUdfLogs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfLogsRequest, _udf_registry_service_pb2.ListUdfLogsResponse]
-    """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name."""
+    """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name."""
 
 @_typing.type_check_only
 class UdfRegistryServiceAsyncStub(UdfRegistryServiceStub):
@@ -56,9 +56,9 @@ class UdfRegistryServiceAsyncStub(UdfRegistryServiceStub):
     StopUdf: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.StopUdfRequest, _udf_registry_service_pb2.StopUdfResponse]  # type: ignore[assignment]
     """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
     ListUdfs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfsRequest, _udf_registry_service_pb2.ListUdfsResponse]  # type: ignore[assignment]
-    """Return the UDFs with their states, by name."""
+    """List the UDFs with their states, by name, in pages."""
     ListUdfLogs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfLogsRequest, _udf_registry_service_pb2.ListUdfLogsResponse]  # type: ignore[assignment]
-    """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name."""
+    """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name."""
 
 class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary."""
@@ -87,7 +87,7 @@ class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _udf_registry_service_pb2.ListUdfsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_udf_registry_service_pb2.ListUdfsResponse, _abc.Awaitable[_udf_registry_service_pb2.ListUdfsResponse]]:
-        """Return the UDFs with their states, by name."""
+        """List the UDFs with their states, by name, in pages."""
 
     @_abc_1.abstractmethod
     def ListUdfLogs(
@@ -95,6 +95,6 @@ class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _udf_registry_service_pb2.ListUdfLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_udf_registry_service_pb2.ListUdfLogsResponse, _abc.Awaitable[_udf_registry_service_pb2.ListUdfLogsResponse]]:
-        """Return the last lines that a UDF has written to stderr. NOT_FOUND if there is none of this name."""
+        """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name."""
 
 def add_UdfRegistryServiceServicer_to_server(servicer: UdfRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 from dexorder_protos.udf import udf_pb2 as udf_dot_udf__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!dexorder/udf/v1/udf_service.proto\x12\x0f\x64\x65xorder.udf.v1\x1a\rudf/udf.proto\",\n\nRunRequest\x12\x1e\n\x08requests\x18\x01 \x03(\x0b\x32\x0c.udf.Request\"/\n\x0bRunResponse\x12 \n\tresponses\x18\x01 \x03(\x0b\x32\r.udf.Response2R\n\nUdfService\x12\x44\n\x03Run\x12\x1b.dexorder.udf.v1.RunRequest\x1a\x1c.dexorder.udf.v1.RunResponse(\x01\x30\x01\x42\x41\n\x13\x63om.dexorder.udf.v1P\x01Z(dexorder.com/proto/dexorder/udf/v1;udfv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!dexorder/udf/v1/udf_service.proto\x12\x0f\x64\x65xorder.udf.v1\x1a!dexorder/api/v1/annotations.proto\x1a\rudf/udf.proto\",\n\nRunRequest\x12\x1e\n\x08requests\x18\x01 \x03(\x0b\x32\x0c.udf.Request\"/\n\x0bRunResponse\x12 \n\tresponses\x18\x01 \x03(\x0b\x32\r.udf.Response2]\n\nUdfService\x12I\n\x03Run\x12\x1b.dexorder.udf.v1.RunRequest\x1a\x1c.dexorder.udf.v1.RunResponse\"\x03\x90\x02\x00(\x01\x30\x01\x1a\x04\xa8\xd4\x18\x01\x42\x41\n\x13\x63om.dexorder.udf.v1P\x01Z(dexorder.com/proto/dexorder/udf/v1;udfv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +34,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.ud
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\023com.dexorder.udf.v1P\001Z(dexorder.com/proto/dexorder/udf/v1;udfv1'
-  _globals['_RUNREQUEST']._serialized_start=69
-  _globals['_RUNREQUEST']._serialized_end=113
-  _globals['_RUNRESPONSE']._serialized_start=115
-  _globals['_RUNRESPONSE']._serialized_end=162
-  _globals['_UDFSERVICE']._serialized_start=164
-  _globals['_UDFSERVICE']._serialized_end=246
+  _globals['_UDFSERVICE']._loaded_options = None
+  _globals['_UDFSERVICE']._serialized_options = b'\250\324\030\001'
+  _globals['_UDFSERVICE'].methods_by_name['Run']._loaded_options = None
+  _globals['_UDFSERVICE'].methods_by_name['Run']._serialized_options = b'\220\002\000'
+  _globals['_RUNREQUEST']._serialized_start=104
+  _globals['_RUNREQUEST']._serialized_end=148
+  _globals['_RUNRESPONSE']._serialized_start=150
+  _globals['_RUNRESPONSE']._serialized_end=197
+  _globals['_UDFSERVICE']._serialized_start=199
+  _globals['_UDFSERVICE']._serialized_end=292
 # @@protoc_insertion_point(module_scope)
