@@ -73,7 +73,7 @@ def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
         "Realtime": (realtime,),
         "Trigger": (TriggerRpcs(engine),),
         "Rows": (tables,),
-        "Operator": (requests, realtime),
+        "Operator": (requests, tables, realtime),
         "Ingestor": (JobReports(engine), RealtimeReports(engine)),
         "Pipeline": (PipelineReports(engine), TriggerReports(engine), UdfReports(engine)),
         "UdfRegistry": (UdfRpcs(engine),),

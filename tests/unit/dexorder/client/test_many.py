@@ -126,4 +126,4 @@ async def test_a_relay_that_cannot_resume_says_so_and_all_notifications_follow(t
             notification = await anext(found)
     assert (notification.cursor, notification.request_id) == (Cursor(EPOCH, 7), "one")
     (note,) = notes
-    assert "no longer has all that follows the cursor" in note and two.address in note
+    assert "can't continue after the cursor" in note and two.address in note
