@@ -51,12 +51,12 @@ async def main(text: str, address: str) -> None:
         await asyncio.create_subprocess_exec(*SEND)
         event = await until("event")
         ack = known["ack"]["ack"]
-        place = {"epoch": opened["cursor"]["epoch"], "sequence": event["sequence"]}
-        assert set(ack["place"]) == set(login["cursor"]) == set(place)
-        await socket.send_json({"ack": {**ack, "place": place}})
+        cursor = {"epoch": opened["cursor"]["epoch"], "sequence": event["sequence"]}
+        assert set(ack["cursor"]) == set(login["cursor"]) == set(cursor)
+        await socket.send_json({"ack": {**ack, "cursor": cursor}})
         await socket.send_json({"list": {**known["list"]["list"], "container": "local"}})
         await until("records")
-        await socket.send_json({"authorize": {**login, "token": os.environ["TOKEN"], "cursor": place}})
+        await socket.send_json({"authorize": {**login, "token": os.environ["TOKEN"], "cursor": cursor}})
         await until("opened")
         await socket.send_json({"authorize": {**login, "cursor": None}})
         error = await until("error")

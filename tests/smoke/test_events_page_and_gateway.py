@@ -53,8 +53,8 @@ async def test_kill_loses_and_repeats_nothing_on_the_page(
                 record = await rig.until_status(name, each.event_id, given.DELIVERED)
                 assert record.delivered_via == given.WEB and not record.seen_ms
             assert await page.evaluate(KEYS) == expected
-            received = [json.loads(said)["ack"]["place"] for said in page.sent if "ACK_KIND_RECEIVED" in said]
-            assert len({place["sequence"] for place in received}) == len(expected)
+            received = [json.loads(said)["ack"]["cursor"] for said in page.sent if "ACK_KIND_RECEIVED" in said]
+            assert len({cursor["sequence"] for cursor in received}) == len(expected)
 
             async def seen() -> bool:
                 record = await rig.record(name, "later")

@@ -26,9 +26,9 @@ def command(suite: Suite, *words: str) -> str:
     return done.stdout
 
 
-def tail(suite: Suite, count: int, after: int = 0) -> list[dict[str, Any]]:
+def tail(suite: Suite, count: int, after: str = "") -> list[dict[str, Any]]:
     """Return so many events behind a cursor."""
-    found = command(suite, "tail", "each-second", "--count", str(count), "--after", str(after), "--json")
+    found = command(suite, "tail", "each-second", "--count", str(count), "--after", after, "--json")
     return [json.loads(line) for line in found.splitlines()]
 
 

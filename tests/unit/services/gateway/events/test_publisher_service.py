@@ -57,8 +57,11 @@ async def test_one_event_is_answered_with_its_state_now(tmp_path: Path) -> None:
         answer = await stub_of(channel).Publish(pb.PublishRequest(event=event("e1")), timeout=PATIENCE_S)
         assert answer.ack == events_pb.EventAck(event_id="e1", status=Q)
         await received(gateway, 1)  # the end of it has nobody to hear it
-        answer = await stub_of(channel).Publish(pb.PublishRequest(), timeout=PATIENCE_S)
+        answer = await stub_of(channel).Publish(pb.PublishRequest(event=event("")), timeout=PATIENCE_S)
         assert answer.ack.status == E
+        with pytest.raises(grpc.aio.AioRpcError, match="event is missing") as refused:
+            await stub_of(channel).Publish(pb.PublishRequest(), timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_stream_lasts_until_all_its_events_are_final(tmp_path: Path) -> None:
