@@ -20,6 +20,10 @@ class RelayUnreachable(DexorderError):
     """The relay did not answer in time; the state of the request is unknown."""
 
 
+class NotSupported(DexorderError):
+    """The relay's version does not have a call, dataset or capability; the message has both versions."""
+
+
 class TableUnavailable(DexorderError):
     """The relay can't read or write one of the tables now; the message names it and the cause."""
 

@@ -28,6 +28,7 @@ from dexorder.client.udfs import AsyncUdfs
 from dexorder_common.model import datasets
 from dexorder_common.model.history import HistoryRequest, Progress
 from dexorder_common.model.instrument import InstrumentList
+from dexorder_common.model.server_info import ServerInfo
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.history_messages import decode_instruments
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
@@ -225,6 +226,15 @@ class AsyncClient:
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return parts[-1]._replace(markets=tuple(each for part in parts for each in part.markets))
+
+    async def server_info(self) -> ServerInfo:
+        """Return part, version, services, datasets, capabilities and limits of the relay.
+
+        Raises:
+            NotSupported: The relay is older than this call.
+            RelayUnreachable: The relay did not answer for ``patience_seconds``.
+        """
+        return await self._connection.server_info()
 
     fetch = forwarded(lambda self: self.requests, AsyncRequests.fetch)
     submit = forwarded(lambda self: self.requests, AsyncRequests.submit)

@@ -216,6 +216,7 @@ class Client(BlockingPart[AsyncClient]):
     history = waiting(AsyncClient.history)
     snapshot_tickers = waiting(AsyncClient.snapshot_tickers)
     markets = waiting(AsyncClient.markets)
+    server_info = waiting(AsyncClient.server_info)
     fetch = waiting(AsyncClient.fetch)
     submit = waiting(AsyncClient.submit)
     wait = waiting(AsyncClient.wait)

@@ -14,13 +14,18 @@ import grpc
 import tenacity
 
 from dexorder import errors
-from dexorder.client.failures import answer_error, cause_of
+from dexorder.client.failures import answer_error, cause_of, lacks, missing_capability, version_error
 from dexorder.supervisor.state import RELAY, address_of
+from dexorder_common.model.errors import Code
+from dexorder_common.model.server_info import ServerInfo
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.client_tracing import tracing_interceptors
 from dexorder_common.rpc.relay_stubs import RelayStubs
+from dexorder_common.rpc.server_info import decode_server_info
 from dexorder_protos.dexorder.relay.v1.history_service_pb2 import ListRequestsRequest
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2 import GetServerInfoRequest
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2_grpc import ServerInfoServiceStub
 from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 
 PATIENCE_SECONDS = 30.0
@@ -73,6 +78,7 @@ class RelayConnection:
             raise errors.DexorderError(f"can't connect to {address}: {error}") from None
         self.stub: Any = RelayStubs(self._channel)
         self.udfs: Any = UdfRegistryServiceStub(self._channel)
+        self._server: Any = ServerInfoServiceStub(self._channel)
 
     async def close(self) -> None:
         """Close the channel; running calls fail."""
@@ -103,7 +109,7 @@ class RelayConnection:
                     "or elsewhere (--relay or DEXORDER_RELAY)?"
                 ) from None
             self._has_answered = True
-            raise answer_error(code_of(error), details_of(error)) from None
+            raise await self.answer_error(code_of(error), details_of(error)) from None
         self._has_answered = True
         return result
 
@@ -120,6 +126,28 @@ class RelayConnection:
         error = state.outcome.exception() if state.outcome else None
         cause = details_of(error) if error and answered(error) else f"the relay at {self.address} does not answer"
         self.on_note(f"{cause}; trying again")
+
+    async def server_info(self) -> ServerInfo:
+        """Return the facts that the relay gives about itself; NotSupported if it is older than the call."""
+        return decode_server_info(await self.call(self._server.GetServerInfo, GetServerInfoRequest()))
+
+    async def require(self, capability: str) -> None:
+        """Raise NotSupported if the relay does not have a capability."""
+        info = await self.server_info()
+        if capability not in info.capabilities:
+            raise missing_capability(capability, info, self.address)
+
+    async def answer_error(self, code: Code, details: str) -> errors.DexorderError:
+        """Return the error for an answer that is a failure. A relay that may be of another version is asked for it."""
+        if lacks(code, details) is None:
+            return answer_error(code, details)
+        try:
+            info = decode_server_info(await self._server.GetServerInfo(GetServerInfoRequest(), timeout=CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            if code_of(error) is not Code.UNIMPLEMENTED:
+                return answer_error(code, details)
+            info = None
+        return version_error(code, details, info, self.address)
 
     async def answers(self, method: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
         """Yield the messages of a finite stream. Opening it is repeated as in `call`, but not after the first message.
@@ -138,7 +166,7 @@ class RelayConnection:
                 raise errors.RelayUnreachable(
                     f"the connection to the relay at {self.address} broke; try again"
                 ) from None
-            raise answer_error(code_of(error), details_of(error)) from None
+            raise await self.answer_error(code_of(error), details_of(error)) from None
         finally:
             stream.cancel()
 
@@ -193,7 +221,7 @@ class RelayConnection:
                 if is_failure(error, Failure.OVERLOADED):
                     pause = OVERLOADED_SECONDS
                 elif not is_failure(error, Failure.UNANSWERED):
-                    raise answer_error(code_of(error), details_of(error)) from None
+                    raise await self.answer_error(code_of(error), details_of(error)) from None
             except asyncio.CancelledError:
                 # grpcio raises this also when a server that stops cancels the call.
                 if (task := asyncio.current_task()) is None or task.cancelling():

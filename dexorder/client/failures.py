@@ -6,8 +6,12 @@ that is not recognised is treated as a relay that is not available for a moment.
 
 from __future__ import annotations
 
+import re
+
 from dexorder import errors
 from dexorder_common.model.errors import Code
+from dexorder_common.model.server_info import CAPABILITIES, FIRST_VERSION, ServerInfo, is_older
+from dexorder_common.packages import version
 
 _TLS = "DEXORDER_CHANNEL_TLS_CA"
 _WHERE = "--relay or DEXORDER_RELAY says where it is"
@@ -30,14 +34,14 @@ _CAUSES = (
     ),
 )
 """Texts of which one is in the error's, and what to say. The last cause is the least certain."""
+_DATASET = re.compile(r"(?:the relay answered INVALID: )?dataset '([^']+)' is not ")
+"""The start of a refusal of a dataset."""
 _CONNECTING = ("failed to connect", "errors resolving", "DNS resolution failed")
 """Texts of errors before a connection stands; a connection that breaks has other ones."""
 
 
 def cause_of(code: Code, details: str, address: str) -> str | None:
     """Return why a call did not reach a relay, as one sentence with a remedy; None if the text does not say it."""
-    if code is Code.UNIMPLEMENTED and details == "Method not found!":
-        return f"{address} is a gRPC server but not a relay of this version; {_WHERE}"
     if code is not Code.UNAVAILABLE:
         return None
     if not any(text in details for text in _CONNECTING):
@@ -63,3 +67,48 @@ def answer_error(code: Code, details: str) -> errors.DexorderError:
             return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
         case _:
             return errors.DexorderError(f"the relay answered {code.name}: {details}")
+
+
+def lacks(code: Code, details: str) -> str | None:
+    """Return what a relay of another version may lack: ``this call`` or a dataset; None for other answers."""
+    if code is Code.UNIMPLEMENTED:
+        return "this call"
+    if code is Code.INVALID_ARGUMENT and (found := _DATASET.match(details)):
+        return f"dataset {found[1]}"
+    return None
+
+
+def version_error(code: Code, details: str, info: ServerInfo | None, address: str) -> errors.DexorderError:
+    """Return the error for an answer of which `lacks` returns something.
+
+    Args:
+        info: The relay's answer to GetServerInfo; None if it does not have this call either.
+    """
+    lacking = lacks(code, details) or ""
+    dataset = lacking.removeprefix("dataset ") if code is Code.INVALID_ARGUMENT else None
+    if dataset is not None and (info is None or dataset in info.datasets):
+        return answer_error(code, details)  # the relay's own text names its datasets
+    if dataset is not None and info is not None:
+        lacking += f" (it has {', '.join(info.datasets)})"
+    return not_supported(lacking, info, address)
+
+
+def missing_capability(name: str, info: ServerInfo, address: str) -> errors.DexorderError:
+    """Return the error for a capability that a relay does not have."""
+    return not_supported(f"{name}, which needs {CAPABILITIES[name]}", info, address)
+
+
+def not_supported(lacking: str, info: ServerInfo | None, address: str) -> errors.DexorderError:
+    """Return the error for something that a server lacks; RelayUnreachable if the server is not a relay."""
+    own = version()
+    if info is None:
+        return errors.NotSupported(
+            f"the relay at {address} is older than {FIRST_VERSION} and does not have {lacking}; this client is {own}: "
+            f"update the relay; or if {address} is not a relay, {_WHERE}"
+        )
+    if info.part != "relay":
+        return errors.RelayUnreachable(f"{address} is the {info.part}, version {info.version}, not a relay; {_WHERE}")
+    advice = "update this client" if is_older(own, info.version) else "update the relay"
+    return errors.NotSupported(
+        f"the relay at {address} is version {info.version} and does not have {lacking}; this client is {own}: {advice}"
+    )

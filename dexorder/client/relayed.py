@@ -12,7 +12,7 @@ import grpc
 from arro3.io import read_ipc_stream
 
 from dexorder import errors
-from dexorder.client.failures import answer_error
+from dexorder.client.failures import answer_error, lacks, version_error
 from dexorder.rows.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.columns import int64_values
 from dexorder.rows.table import Rows
@@ -26,10 +26,13 @@ from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.common_messages import encode_series
 from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
+from dexorder_common.rpc.server_info import decode_server_info
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest, StreamRowsResponse
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2 import GetServerInfoRequest
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2_grpc import ServerInfoServiceStub
 
-_ONLY_CANDLES = ("period_seconds 0 is not one of", "names all markets of an exchange; name one")
-"""What a relay of an earlier release says of trades and of snapshots."""
+_INFO_SECONDS = 10.0
+"""Timeout of the question for the relay's version."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,6 @@ class RelaySource:
                 return without_bookkeeping(Rows.concat(answer.batches(answer.row_count)))
         except errors.RequestUnknown as error:
             raise errors.CatalogError(str(error)) from None
-        except errors.RequestRefused as error:
-            if any(text in str(error) for text in _ONLY_CANDLES):
-                raise _earlier(self.address, "trades or tickers") from None
-            raise
 
     def stored(self, series: Series, span: TimeRange) -> RelayedRows:
         """Count the rows of a series that open in a range, at the current snapshot."""
@@ -150,10 +149,21 @@ class _RowStream:
                 raise errors.RelayUnreachable(
                     f"the connection to the relay at {self._address} broke; read again"
                 ) from None
-            if code_of(error) is Code.UNIMPLEMENTED:
-                raise _earlier(self._address, "rows") from None
-            raise answer_error(code_of(error), details_of(error)) from None
+            raise self._answer_error(code_of(error), details_of(error)) from None
         return message
+
+    def _answer_error(self, code: Code, details: str) -> errors.DexorderError:
+        """Return the error for an answer that is a failure, as that of a connection."""
+        if lacks(code, details) is None:
+            return answer_error(code, details)
+        stub = ServerInfoServiceStub(self._channel)
+        try:
+            info = decode_server_info(stub.GetServerInfo(GetServerInfoRequest(), timeout=_INFO_SECONDS))
+        except grpc.RpcError as error:
+            if code_of(error) is not Code.UNIMPLEMENTED:
+                return answer_error(code, details)
+            info = None
+        return version_error(code, details, info, self._address)
 
 
 def _ascending(batches: Iterator[Rows]) -> Iterator[Rows]:
@@ -166,10 +176,3 @@ def _ascending(batches: Iterator[Rows]) -> Iterator[Rows]:
                 raise errors.CatalogError("the table has two rows for one time; `dexorder verify --repair` removes one")
             last = opens[-1]
         yield batch
-
-
-def _earlier(address: str, rows: str) -> errors.CatalogError:
-    return errors.CatalogError(
-        f"the relay at {address} is of an earlier release, which does not send {rows}; upgrade it, or give this client "
-        "the catalog (DEXORDER_CATALOG_URI and DEXORDER_CATALOG_WAREHOUSE)"
-    )

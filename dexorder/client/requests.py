@@ -22,6 +22,7 @@ from dexorder.client.connection import RelayConnection
 from dexorder.rows.answers import TABLE
 from dexorder_common import tracing
 from dexorder_common.model.cursor import Cursor
+from dexorder_common.model.errors import Code
 from dexorder_common.model.history import (
     HistoryRequest,
     Notification,
@@ -141,7 +142,15 @@ class AsyncRequests:
             )
         else:
             answer = await self._call(self._stub.history.SubmitHistorical, message)
-        return _topic(answer)
+        return await self._accepted(answer)
+
+    async def _accepted(self, answer: ingest_pb2.SubmitResponse) -> str:
+        """Return the topic of an accepted request; RequestRefused has the reason of another answer."""
+        if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
+            return str(answer.notification_topic)
+        status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
+        text = f"the relay answered {status}: {answer.error_message}"
+        raise await self._connection.answer_error(Code.INVALID_ARGUMENT, text)
 
     async def snapshot_tickers(
         self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
@@ -154,7 +163,7 @@ class AsyncRequests:
         request = pb.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
         try:
             async with asyncio.timeout(timeout):
-                _topic(await self._call(self._stub.history.SnapshotTickers, request))
+                await self._accepted(await self._call(self._stub.history.SnapshotTickers, request))
                 return await self.wait(name)
         except TimeoutError:
             raise errors.WaitEnded(
@@ -243,14 +252,6 @@ class AsyncRequests:
             if notification.request_id == request_id:
                 return notification
         raise AssertionError("the stream of notifications never ends")
-
-
-def _topic(answer: ingest_pb2.SubmitResponse) -> str:
-    """Return the topic of an accepted request; RequestRefused has the reason of another answer."""
-    if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
-        return str(answer.notification_topic)
-    status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
-    raise errors.RequestRefused(f"the relay answered {status}: {answer.error_message}")
 
 
 def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:

@@ -85,12 +85,15 @@ class AsyncSeries:
 
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
+            NotSupported: The relay is older than what the call needs.
             TableUnavailable: The relay can't read or change the table now; the message has the cause.
             RelayUnreachable: The connection broke; verify again.
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
         stub, series = self._connection.stub, Series(ticker, seconds)
         part: Any = {"series": encode_series(series), "start_ns": start_ns, "end_ns": end_ns, "values": values}
+        if repair and values:
+            await self._connection.require("repair-values")
         if repair:
             call = self._connection.answers(stub.operator.RepairCoverage, RepairCoverageRequest(**part))
         else:

@@ -20,6 +20,8 @@ from dexorder_common.model.errors import Code
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import code_of
 from dexorder_common.rpc.error_details import STATUS_DETAILS
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2 import GetServerInfoRequest
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2_grpc import ServerInfoServiceStub
 from dexorder_protos.kafkapixy import kafkapixy_pb2, kafkapixy_pb2_grpc
 
 
@@ -53,6 +55,19 @@ async def kafka_problem(gateway: str, *, timeout_s: float = 2.0) -> str:
             if code_of(error) is Code.UNAVAILABLE and STATUS_DETAILS in dict(error.trailing_metadata()):
                 return f"{KAFKA_PIXY} is unavailable: {error.details()}"
     return ""
+
+
+async def version_of(address: str, *, timeout_s: float = 2.0) -> str | None:
+    """Return the version of the part with this health address; None if it does not say it, as one without gRPC."""
+    scheme, _, target = address.partition("://")
+    if scheme != "grpc":
+        return None
+    async with open_channel(target.partition("/")[0]) as channel:
+        stub: Any = ServerInfoServiceStub(channel)  # it has the type stubs of the blocking client
+        try:
+            return str((await stub.GetServerInfo(GetServerInfoRequest(), timeout=timeout_s)).version)
+        except grpc.aio.AioRpcError:
+            return None
 
 
 async def _check_grpc(target: str, timeout_s: float) -> Health:

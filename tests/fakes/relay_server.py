@@ -11,6 +11,10 @@ from typing import Any
 
 import grpc
 
+from dexorder_common.model.datasets import DATASETS
+from dexorder_common.model.server_info import CAPABILITIES
+from dexorder_common.packages import version
+from dexorder_protos.dexorder.api.v1.annotations_pb2 import STABILITY_STABLE
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
@@ -19,6 +23,11 @@ from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_p
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as triggers_pb2
+from dexorder_protos.dexorder.server.v1 import server_info_service_pb2 as server_pb
+from dexorder_protos.dexorder.server.v1.server_info_service_pb2_grpc import (
+    ServerInfoServiceServicer,
+    add_ServerInfoServiceServicer_to_server,
+)
 from tests.fakes.candle_table import HOURS, START
 from tests.fakes.relay_servicer import RelayServicer, add_relay_services
 
@@ -52,6 +61,9 @@ class FakeRelay:
         jobs: What ListRealtime answers beside them.
         live: What WatchMarketData answers, one list for each stream that is opened; then nothing more comes.
         realtime_page: Subscriptions in a page of ListRealtime.
+        missing_calls: RPCs that this relay does not have, as one of another version.
+        info: What GetServerInfo answers.
+        info_calls: So many times it was called.
     """
 
     properties: dict[str, str]
@@ -75,6 +87,9 @@ class FakeRelay:
     jobs: list[realtime_pb2.RealtimeJob] = field(default_factory=list)
     live: list[list[realtime_pb2.WatchMarketDataResponse]] = field(default_factory=list)
     realtime_page: int = 1_000
+    missing_calls: set[str] = field(default_factory=set)
+    info: server_pb.GetServerInfoResponse = field(default_factory=lambda: relay_info(version()))
+    info_calls: int = 0
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
@@ -100,7 +115,19 @@ class FakeRelay:
         return self.stuck or ticker in self.stuck_tickers
 
 
-class _Servicer(RelayServicer):
+def relay_info(of_version: str) -> server_pb.GetServerInfoResponse:
+    """Return the answer of a relay of a version that has all that this one has."""
+    return server_pb.GetServerInfoResponse(
+        part="relay",
+        version=of_version,
+        services=[server_pb.ServedService(name="dexorder.relay.v1.HistoryService", stability=STABILITY_STABLE)],
+        datasets=[each.name for each in DATASETS],
+        capabilities=sorted(CAPABILITIES),
+        limits=[server_pb.ServerLimit(name="max_request_periods", value=200_000_000)],
+    )
+
+
+class _Servicer(RelayServicer, ServerInfoServiceServicer):
     def __init__(self, fake: FakeRelay) -> None:
         self.fake = fake
 
@@ -117,6 +144,10 @@ class _Servicer(RelayServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"request_id {request_id!r} is unknown")
         assert record is not None
         return record
+
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
+        self.fake.info_calls += 1
+        return self.fake.info
 
     async def SubmitHistorical(self, request: Any, context: Any) -> Any:
         await self._gate(context)
@@ -315,6 +346,17 @@ def ended(status: Any, *, rows: int = 0, snapshot: int | None = None, **more: An
     )
 
 
+class _Missing(grpc.aio.ServerInterceptor):
+    """Answers calls that the fake does not have with UNIMPLEMENTED, as gRPC does for unknown methods."""
+
+    def __init__(self, fake: FakeRelay) -> None:
+        self.fake = fake
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+        return None if name in self.fake.missing_calls else await continuation(handler_call_details)
+
+
 @contextmanager
 def serving(relay: FakeRelay) -> Iterator[None]:
     """Serve the fake on a free port in a thread, and set its ``address``."""
@@ -323,8 +365,10 @@ def serving(relay: FakeRelay) -> Iterator[None]:
     thread.start()
 
     async def start() -> grpc.aio.Server:
-        server = grpc.aio.server()
-        add_relay_services(server, _Servicer(relay))  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+        server = grpc.aio.server(interceptors=(_Missing(relay),))
+        servicer = _Servicer(relay)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+        add_relay_services(server, servicer)
+        add_ServerInfoServiceServicer_to_server(servicer, server)
         relay.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         return server

@@ -106,10 +106,17 @@ def status(directory: Path | None, relay: str | None, as_json: bool) -> int:
         )
         return 0 if ready else 1
     cells = [
-        (row["part"], str(row["pid"] or "-"), row["address"], "yes" if row["ready"] else "no", row["detail"])
+        (
+            row["part"],
+            str(row["pid"] or "-"),
+            row["address"],
+            row["version"] or "-",
+            "yes" if row["ready"] else "no",
+            row["detail"],
+        )
         for row in rows
     ]
-    output.stdout().print(output.plain_table(("part", "pid", "address", "ready", "detail"), cells))
+    output.stdout().print(output.plain_table(("part", "pid", "address", "version", "ready", "detail"), cells))
     if not supervised:
         output.stderr().print(f"the supervisor (process {suite.pid}) is not running; start the suite: dexorder up")
     return 0 if ready else 1
@@ -135,6 +142,7 @@ async def _check_part(name: str, part: PartState) -> dict[str, Any]:
         "part": name,
         "pid": part.pid if alive else None,
         "address": part.address,
+        "version": await health.version_of(part.health) if alive else None,
         "ready": answer.ready and alive,
         "state": part.state,
         "restarts": part.restarts,

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.descriptor_pool import Default
 
 from dexorder_common.model.datasets import DATASETS
+from dexorder_common.model.server_info import CAPABILITIES, ServerInfo, Stability
 from dexorder_common.packages import version
 from dexorder_common.rpc.identity import SERVER_INFO
 from dexorder_common.rpc.settings import ServiceSettings
@@ -17,13 +18,16 @@ from dexorder_protos.dexorder.api.v1 import annotations_pb2
 from dexorder_protos.dexorder.server.v1 import server_info_service_pb2 as pb
 from dexorder_protos.dexorder.server.v1 import server_info_service_pb2_grpc as rpc
 
-CAPABILITIES = ("cursor-epochs", "funding", "repair-values")
-"""Abilities that a client can't see from the services, ascending; docs/api.md says what each means."""
+_STABILITIES = {
+    annotations_pb2.STABILITY_ALPHA: Stability.ALPHA,
+    annotations_pb2.STABILITY_BETA: Stability.BETA,
+    annotations_pb2.STABILITY_STABLE: Stability.STABLE,
+}
 _LIMITS = ("max_", "quota_", "parallel_")
 
 
 @dataclass(frozen=True)
-class ServerInfo(rpc.ServerInfoServiceServicer):
+class ServerInfoRpcs(rpc.ServerInfoServiceServicer):
     """Answers with facts that do not change."""
 
     answer: pb.GetServerInfoResponse
@@ -48,10 +52,10 @@ def add_server_info(server: grpc.aio.Server, settings: ServiceSettings, services
             pb.ServedService(name=name, stability=stability_of(name)) for name in sorted({*services, SERVER_INFO})
         ],
         datasets=[each.name for each in DATASETS],
-        capabilities=CAPABILITIES,
+        capabilities=sorted(CAPABILITIES),
         limits=[pb.ServerLimit(name=name, value=value) for name, value in limits.items()],
     )
-    rpc.add_ServerInfoServiceServicer_to_server(ServerInfo(answer), server)
+    rpc.add_ServerInfoServiceServicer_to_server(ServerInfoRpcs(answer), server)
 
 
 def stability_of(service: str) -> annotations_pb2.Stability.ValueType:
@@ -59,3 +63,15 @@ def stability_of(service: str) -> annotations_pb2.Stability.ValueType:
     options = Default().FindServiceByName(service).GetOptions()
     stated: annotations_pb2.Stability.ValueType = options.Extensions[annotations_pb2.stability]
     return stated or annotations_pb2.STABILITY_STABLE
+
+
+def decode_server_info(message: pb.GetServerInfoResponse) -> ServerInfo:
+    """Return the facts about a server."""
+    return ServerInfo(
+        part=message.part,
+        version=message.version,
+        services={each.name: _STABILITIES.get(each.stability, Stability.UNKNOWN) for each in message.services},
+        datasets=tuple(message.datasets),
+        capabilities=tuple(message.capabilities),
+        limits={each.name: each.value for each in message.limits},
+    )

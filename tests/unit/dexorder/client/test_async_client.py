@@ -150,7 +150,7 @@ async def test_environment_overrides_the_announced_catalog(fake: FakeRelay, monk
     good = fake.properties["uri"]
     fake.properties = {**fake.properties, "uri": "sqlite:////nowhere/catalog.db"}
     async with AsyncClient(fake.address) as client:
-        with pytest.raises(errors.CatalogError, match="earlier release, which does not send rows"):  # as this fake
+        with pytest.raises(errors.NotSupported, match="does not have this call"):  # as this fake
             await client.history(*ASKED)
         monkeypatch.setenv("DEXORDER_CATALOG_URI", "sqlite:////nowhere/catalog.db")
         with pytest.raises(errors.CatalogError, match="DEXORDER_CATALOG_URI"):

@@ -70,7 +70,9 @@ async def test_another_part() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        assert "is a gRPC server but not a relay of this version" in await refusal(f"127.0.0.1:{port}")
+        async with AsyncClient(f"127.0.0.1:{port}", on_note=repeated) as client:
+            with pytest.raises(errors.NotSupported, match=f"if 127.0.0.1:{port} is not a relay, --relay or"):
+                await client.get_request("any")
     finally:
         await server.stop(None)
 

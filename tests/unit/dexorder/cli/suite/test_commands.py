@@ -12,6 +12,7 @@ import pytest
 from dexorder.cli.suite import doctor
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.state import PartState, SuiteState, register, write_state
+from tests.fakes.relay_server import FakeRelay, Notify, ended, relay_info, serving
 from tests.rig.command import dexorder
 from tests.rig.processes import free_ports
 
@@ -60,6 +61,24 @@ def test_suite_is_ready_if_all_parts_answer(tmp_dir: Path, answering: int) -> No
         assert found["parts"]["sim"]["pid"] == os.getpid()
         assert found["parts"]["sim"]["detail"] == "restarted 2 times"
     assert dexorder("status", "--dir", str(tmp_dir)).stdout.split().count("yes") == 1
+
+
+def test_status_shows_the_versions_of_parts_that_tell_them(tmp_dir: Path, answering: int) -> None:
+    fake = FakeRelay({}, ended(Notify.OK), info=relay_info("0.0.7"))
+    with serving(fake):
+        relay = PartState(fake.address, f"grpc://{fake.address}", pid=os.getpid())
+        gone = PartState(fake.address, f"grpc://{fake.address}", pid=None)
+        write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid()), relay=relay, gateway=gone)
+        parts = json.loads(dexorder("status", "--json", "--dir", str(tmp_dir)).stdout)["parts"]
+        assert {name: each["version"] for name, each in parts.items()} == {
+            "sim": None,
+            "relay": "0.0.7",
+            "gateway": None,
+        }
+        assert "0.0.7" in dexorder("status", "--dir", str(tmp_dir)).stdout
+        fake.missing_calls = {"GetServerInfo"}
+        parts = json.loads(dexorder("status", "--json", "--dir", str(tmp_dir)).stdout)["parts"]
+        assert parts["relay"]["version"] is None
 
 
 def test_suite_is_not_ready_if_one_part_is_not(tmp_dir: Path, answering: int) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from dexorder import AsyncClient
 from dexorder.client import table_rows
 from dexorder.client.relayed import RelaySource
-from dexorder.errors import CatalogError, RequestRefused
+from dexorder.errors import CatalogError, NotSupported, RequestRefused
 from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
 from dexorder_common.model.datasets import TRADES
@@ -30,10 +31,8 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 from dexorder_relay.reading import row_stream
 from dexorder_relay.reading.rows import MarketRows
-from dexorder_relay.service import tables as service
-from dexorder_relay.state.request import check_part
 from tests.fakes.candle_table import START
-from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
+from tests.fakes.relay_server import FakeRelay, Notify, ended, relay_info, serving
 from tests.series_messages import series
 from tests.unit.dexorder.rows.test_market_rows import snapshot, trade
 from tests.unit.services.relay.harness import Suite, refused, suite
@@ -209,17 +208,15 @@ async def test_two_windows_are_read_at_a_time(tmp_path: Path, monkeypatch: pytes
     assert most == 2
 
 
-async def test_a_relay_of_an_earlier_release_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "check_rows", check_part)  # of the release with candles only
-    async with suite(tmp_path) as s, both(s, monkeypatch) as (_, relayed):
-        with pytest.raises(CatalogError, match="of an earlier release, which does not send trades or tickers; upgrade"):
-            await relayed.trades(TICKER, START)
-        source = await relayed.rows.source()
-        with pytest.raises(CatalogError, match="does not send trades or tickers"):
-            await asyncio.to_thread(source.snapshots, "SIM", TimeRange(0, 1))
-    fake = FakeRelay({}, ended(Notify.OK))  # of a release without StreamRows
-    with serving(fake), pytest.raises(CatalogError, match="of an earlier release, which does not send rows; upgrade"):
-        await asyncio.to_thread(RelaySource(fake.address).points, Series(TICKER, dataset=TRADES), TimeRange(0, 1))
+async def test_a_relay_without_the_call_is_named() -> None:
+    fake = FakeRelay({}, ended(Notify.OK), info=relay_info("0.0.9"))  # it lacks StreamRows
+    with serving(fake):
+        read = partial(RelaySource(fake.address).points, Series(TICKER, dataset=TRADES), TimeRange(0, 1))
+        with pytest.raises(NotSupported, match=r"is version 0\.0\.9 and does not have this call; this client is"):
+            await asyncio.to_thread(read)
+        fake.missing_calls.add("GetServerInfo")
+        with pytest.raises(NotSupported, match=r"is older than 0\.1\.0 and does not have this call"):
+            await asyncio.to_thread(read)
 
 
 WITHOUT_LAKE = """
