@@ -81,6 +81,7 @@ async def _serve(
         roles=users.roles if users else None,
         own_identity=users.own_identity if users else (),
         options=users.options if users else (),
+        limits_of=[users.settings] if users else (),
     )
     async with server as running, _http(settings, kafka, running), asyncio.TaskGroup() as group:
         tasks = [group.create_task(cluster.watch()) for cluster in clusters]

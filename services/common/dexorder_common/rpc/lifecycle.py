@@ -24,6 +24,7 @@ from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
+from pydantic_settings import BaseSettings
 
 from dexorder_common import logs, tracing
 from dexorder_common.config import BadSettings, split_address
@@ -112,6 +113,7 @@ async def grpc_server(
     options: Sequence[tuple[str, Any]] = (),
     internal_text: InternalText | None = None,
     trace_roots: Collection[str] = (),
+    limits_of: Sequence[BaseSettings] = (),
 ) -> AsyncIterator[RunningServer]:
     """Run a server until the block ends, then drain it.
 
@@ -123,6 +125,7 @@ async def grpc_server(
         own_identity: Services that check their callers in another way than by the callers file. They receive every
             call; `identity.current_caller` is set if that file knows the caller.
         trace_roots: Methods (``service/method``) whose calls start a trace if their caller has none.
+        limits_of: More settings whose limits GetServerInfo returns.
     Yields:
         The bound server; its health is NOT_SERVING until ``set_serving``.
     Raises:
@@ -149,7 +152,7 @@ async def grpc_server(
         ],
     )
     names = tuple(register(server))
-    add_server_info(server, settings, names)
+    add_server_info(server, settings, names, limits_of)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if settings.introspection:

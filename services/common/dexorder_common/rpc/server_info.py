@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor_pool import Default
+from pydantic_settings import BaseSettings
 
 from dexorder_common.model.datasets import DATASETS
 from dexorder_common.model.server_info import CAPABILITIES, ServerInfo, Stability
@@ -37,14 +38,12 @@ class ServerInfoRpcs(rpc.ServerInfoServiceServicer):
         return self.answer
 
 
-def add_server_info(server: grpc.aio.Server, settings: ServiceSettings, services: Iterable[str]) -> None:
-    """Add the service to a server with these other services."""
+def add_server_info(
+    server: grpc.aio.Server, settings: ServiceSettings, services: Iterable[str], limits_of: Iterable[BaseSettings] = ()
+) -> None:
+    """Add the service to a server with these other services, and with more settings than those of the server."""
     part = str(settings.model_config.get("env_prefix", "")).removeprefix("DEXORDER_").strip("_").lower()
-    limits = {
-        name: value
-        for name, value in sorted(settings)
-        if name.startswith(_LIMITS) and isinstance(value, int) and not isinstance(value, bool)
-    }
+    limits = {name: value for each in (settings, *limits_of) for name, value in _limits(each)}
     answer = pb.GetServerInfoResponse(
         part=part,
         version=version(),
@@ -53,9 +52,16 @@ def add_server_info(server: grpc.aio.Server, settings: ServiceSettings, services
         ],
         datasets=[each.name for each in DATASETS],
         capabilities=sorted(CAPABILITIES),
-        limits=[pb.ServerLimit(name=name, value=value) for name, value in limits.items()],
+        limits=[pb.ServerLimit(name=name, value=value) for name, value in sorted(limits.items())],
     )
     rpc.add_ServerInfoServiceServicer_to_server(ServerInfoRpcs(answer), server)
+
+
+def _limits(settings: BaseSettings) -> Iterator[tuple[str, int]]:
+    """Yield the limits that settings give, by name; a negative number means that there is none."""
+    for name, value in settings:
+        if name.startswith(_LIMITS) and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            yield name, value
 
 
 def stability_of(service: str) -> annotations_pb2.Stability.ValueType:

@@ -42,12 +42,12 @@ class UserEvents:
     def __init__(self, dispatcher: EventDispatcher, backend: SessionBackend, settings: EventsSettings) -> None:
         self._dispatcher = dispatcher
         self._backend = backend
-        self._settings = settings
+        self.settings = settings
         self._publisher = EventPublisherService(dispatcher, dispatcher.containers.current)
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
         """Add the gRPC services and return their full names."""
-        contacts = ContactService(self._dispatcher, self._backend.tokens, self._settings, identity=identity)
+        contacts = ContactService(self._dispatcher, self._backend.tokens, self.settings, identity=identity)
         rpc.add_EventServiceServicer_to_server(EventService(self._backend), server)
         rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(self._dispatcher), server)
