@@ -53,12 +53,23 @@ class Gateway:
         return event
 
     def answer(self, event_id: str, status: Any, error: str = "", via: Any = 0) -> None:
-        """To whom sent last."""
+        """Answer whoever sent last.
+
+        A publisher that was stalled for two heartbeats has a new connection and identity by then, on which it sends
+        again what is not answered: that connection gets the answer.
+        """
         ack = pb.EventAck(event_id=event_id, status=status, error_message=error, delivered_via=via)
-        self._router.send_multipart([self._peer, *encode_ack(ack)])
+        self.answer_raw(*encode_ack(ack))
 
     def answer_raw(self, *frames: bytes) -> None:
-        self._router.send_multipart([self._peer, *frames])
+        while True:
+            try:
+                self._router.send_multipart([self._peer, *frames])
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH or self.event() is None:
+                    raise
+            else:
+                return
 
     def tick(self) -> None:
         """A socket that binds takes new peers only while its owner looks at it."""

@@ -194,7 +194,7 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
         )
         suite = Suite(directory, base_port, process, environment)
         try:
-            until(lambda: (directory / "suite.json").exists() or process.poll() is not None, 60, suite.logs)
+            until(lambda: (directory / "suite.json").exists() or process.poll() is not None, 300, suite.logs)
             assert process.poll() is None, (directory / "up.log").read_text()
             # Not by `dexorder status`, which would take processor time from the start again and again.
             until(lambda: bool(_READY.search((directory / "up.log").read_text())), READY_SECONDS, suite.logs)
