@@ -12,8 +12,8 @@ from enum import StrEnum
 from dexorder_common.model.cursor import Cursor, StreamStart, start_of_stream
 from dexorder_relay.store.rows import upsert
 
-TRIGGER_CHANGE, TRIGGER_CHANGE_FORGOTTEN = "trigger_change", "trigger_forgotten_change"
-"""Names in ``meta``: the last change of triggers, and the last one that followers can't resume from."""
+TRIGGER_CHANGE = "trigger_change"
+"""Name in ``meta`` of the last change of triggers."""
 
 
 class Log(StrEnum):
@@ -36,14 +36,16 @@ def epoch_of(connection: sqlite3.Connection) -> str:
 def advance_sequences(connection: sqlite3.Connection, now_ns: int) -> None:
     """Continue every sequence beyond those that a newer copy of the file may have given, if the clock is not behind.
 
-    Changes of triggers start anew for every follower: a change that this copy lacks can't be told from one that it has.
+    The numbers of changes of triggers are kept as one span for each start: a number between them is of another copy.
     """
     now_us = now_ns // 1_000
     connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?)", (now_us,))
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (TRIGGER_CHANGE,)).fetchone()
-    change = max(row[0] + 1 if row else 1, now_us)
-    for name in (TRIGGER_CHANGE, TRIGGER_CHANGE_FORGOTTEN):
-        connection.execute(*upsert("meta", {"name": name, "value": change}))
+    last = row[0] if row else 0
+    first = max(last + 1, now_us)
+    connection.execute("UPDATE trigger_change_spans SET last = ? WHERE last IS NULL", (last,))
+    connection.execute("INSERT INTO trigger_change_spans (first) VALUES (?)", (first,))
+    connection.execute(*upsert("meta", {"name": TRIGGER_CHANGE, "value": first}))
 
 
 def note_forgotten(log: Log, chosen: str) -> str:

@@ -87,6 +87,7 @@ CREATE TABLE triggers (
 CREATE UNIQUE INDEX triggers_by_id ON triggers (trigger_id) WHERE deleted_ns IS NULL;
 CREATE INDEX triggers_by_client ON triggers (client_id) WHERE deleted_ns IS NULL;
 CREATE INDEX triggers_by_end ON triggers (deleted_ns) WHERE deleted_ns IS NOT NULL;
+CREATE TABLE trigger_change_spans (first INTEGER PRIMARY KEY, last INTEGER);
 CREATE TABLE trigger_events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, registration INTEGER NOT NULL,
     trigger_id TEXT NOT NULL, callback_id TEXT NOT NULL, client_id TEXT NOT NULL, kind INTEGER NOT NULL,

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
 from dexorder_relay.store.logs import TRIGGER_CHANGE as _CHANGE
-from dexorder_relay.store.logs import TRIGGER_CHANGE_FORGOTTEN as _FORGOTTEN
 from dexorder_relay.store.logs import Log, note_forgotten
 from dexorder_relay.store.rows import Columns, Row, Statement, insert, select, update, upsert
 
-_APPLIED = "trigger_applied_change"
+_FORGOTTEN, _APPLIED = "trigger_forgotten_change", "trigger_applied_change"
 _STATE_AFTER = {EventKind.SUSPENDED: TriggerState.SUSPENDED, EventKind.ENDED: TriggerState.ENDED}
 REASON = "reason"
 """Name in the context of an event of the whole trigger that has the reason."""
@@ -131,10 +130,19 @@ def live(connection: Connection) -> list[RegisteredTrigger]:
 
 
 def changes_after(connection: Connection, after: int, limit: int) -> TriggerChanges:
-    """Return the changes after one, at most ``limit``, unless the database is older than the change, or too new."""
+    """Return the changes after one, at most ``limit``; all triggers that run if this copy can't tell what came after.
+
+    It can't if another copy of the file has given the change, or if later deletions are forgotten.
+    """
     last, forgotten = _meta(connection, _CHANGE), _meta(connection, _FORGOTTEN)
-    if after > last or 0 < after < forgotten:
-        found = [TriggerChange(each.registration, each.registered_ns, each.trigger) for each in live(connection)]
+    spans = "SELECT 1 FROM trigger_change_spans WHERE first <= ? AND coalesce(last, ?) >= ?"
+    is_known = not after or connection.execute(spans, (after, last, after)).fetchone() is not None
+    if not is_known or 0 < after < forgotten:
+        found = [
+            TriggerChange(each.registration, each.registered_ns, each.trigger)
+            for each in live(connection)
+            if each.state in (TriggerState.WAITING, TriggerState.RUNNING)
+        ]
         return TriggerChanges(found, last, reset=True)
     sql = "SELECT * FROM triggers WHERE change > ? ORDER BY change LIMIT ?"
     rows = list(select(connection, sql, after, limit))

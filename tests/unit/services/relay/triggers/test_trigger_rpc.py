@@ -118,6 +118,24 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
         assert [each.state for each in await listed(s)] == [RUNNING]
 
 
+async def test_a_restart_resumes_behind_a_change_and_another_copy_lists_only_what_runs(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        for name in ("t", "u"):
+            await register(s, name)
+        await report(s, [event("end", 1, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")], 1)
+        known = (await changes(s)).change
+    async with suite(tmp_path) as s:
+        resumed = await changes(s, known)
+        assert not resumed.reset and not resumed.changes and resumed.change > known
+        again = await changes(s, resumed.change)
+        assert not again.reset and not again.changes
+        lost = await changes(s, known + 1)  # a number that no start of this copy has given
+        assert lost.reset and [each.trigger.trigger_id for each in lost.changes] == ["u"]
+    async with suite(tmp_path) as s:
+        assert not (await changes(s, known)).reset and not (await changes(s, resumed.change)).reset
+        assert (await changes(s, known + 1)).reset
+
+
 async def test_a_follower_is_told_of_a_registration_at_once(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         call = s.pipeline.stub.WatchTriggers(ppb.WatchTriggersRequest(), timeout=20)

@@ -390,7 +390,9 @@ class WatchTriggersResponse(_message.Message):
     change: _builtins.int
     """Number of the last change up to which this answer is complete."""
     reset: _builtins.bool
-    """The relay does not have the pipeline's change, as its database is older: forget all triggers, then apply `changes`."""
+    """The relay does not have the pipeline's change, as its database is another copy: forget the triggers that `changes` lack,
+    then apply them. They are all that run.
+    """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TriggerChange]:
         """Registrations and deletions."""
