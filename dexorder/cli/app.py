@@ -306,9 +306,9 @@ def markets(
     relay: Relay = None,
 ) -> None:
     """List the instruments of an exchange, as its ingestors last reported them."""
-    from dexorder.cli.history import queries as command
+    from dexorder.cli.history.markets import markets as command
 
-    command.markets(venue, text, tickers, as_json, relay)
+    command(venue, text, tickers, as_json, relay)
 
 
 @app.command(

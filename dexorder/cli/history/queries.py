@@ -1,4 +1,4 @@
-"""Commands that print the relay's knowledge: ``requests``, ``markets``, ``coverage``."""
+"""Commands that print the relay's knowledge: ``requests``, ``coverage``."""
 
 from __future__ import annotations
 
@@ -145,31 +145,6 @@ def _request_cells(record: RequestRecord) -> tuple[str, ...]:
 
 def _period(record: RequestRecord) -> str:
     return PERIODS.get(record.period_seconds, str(record.period_seconds))
-
-
-def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
-    """Print the instruments whose ticker contains ``text`` in any case."""
-    with dexorder.Client(relay) as client:
-        found = client.markets(venue)
-    listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
-    if as_json:
-        values = [each._asdict() for each in listed]
-        candles = found.candles._asdict() if found.candles else None
-        told = {"venue": found.venue, "fetched_at": iso(found.fetched_ns), "candles": candles, "markets": values}
-        output.print_json(told)
-        return
-    out = output.stdout()
-    if names_only:
-        for each in listed:
-            out.print(each.ticker)
-        return
-    cells = [(each.ticker, "yes" if each.active else "no", each.type, each.base, each.quote) for each in listed]
-    out.print(output.plain_table(("ticker", "active", "type", "base", "quote"), cells))
-    err = output.stderr()
-    if found.candles:
-        periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
-        err.print(f"{found.venue}: {found.candles}; candles of {periods}")
-    err.print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
 
 
 def coverage(

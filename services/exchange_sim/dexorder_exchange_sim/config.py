@@ -33,6 +33,9 @@ class SimSettings(BaseSettings):
     funding: dict[str, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
     """By market that also is a perpetual future, ``[second, hours]`` from which on funding is paid every so many hours,
     as JSON: ``{"BTCUSDT": [[1704067200, 8], [1706745600, 4]]}``. Default none."""
+    futures: bool = False
+    """Also list futures of Binance: perpetual, dated and delisted ones, linear and inverse, all without data. Default
+    false."""
     faults: tuple[FaultRule, ...] = ()
     """Fault rules in force from the start, see `faults.FaultRule`. Default none."""
     latency_ms: float = Field(default=0, ge=0)

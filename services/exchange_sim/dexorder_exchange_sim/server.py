@@ -31,6 +31,7 @@ from dexorder_exchange_sim.faults import (
     FaultRule,
     Strike,
 )
+from dexorder_exchange_sim.futures import FUTURES
 from dexorder_exchange_sim.instruments import extra_instruments
 from dexorder_exchange_sim.sockets import Sockets, end
 from dexorder_exchange_sim.spoiling import spoil
@@ -62,6 +63,7 @@ class Simulator:
             extra=extra,
             dark_pools=[instrument for dialect in dialects for instrument in dialect.dark_pools],
             funding=settings.funding,
+            futures=FUTURES if settings.futures else (),
         )
         self.plan = self._plan(settings.faults)
         self.stats = Stats()

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dexorder_exchange_sim.absent import Coarser, without
 from dexorder_exchange_sim.candles import Source
+from dexorder_exchange_sim.futures import SimFuture
 from dexorder_exchange_sim.instruments import INSTRUMENTS, Funding, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 
@@ -79,7 +80,7 @@ class ClockChange(BaseModel):
 class SimVenue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
-    ``extra`` markets are added. ``dark`` holds the ``dark_pools`` by the id
+    ``extra`` markets are added; ``futures`` are only listed. ``dark`` holds the ``dark_pools`` by the id
     of the market whose name they share.
     """
 
@@ -91,7 +92,9 @@ class SimVenue:
         extra: Iterable[SimInstrument] = (),
         dark_pools: Iterable[SimInstrument] = (),
         funding: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        futures: Sequence[SimFuture] = (),
     ) -> None:
+        self.futures = futures
         self.funding = {id: Funding(id, changes) for id, changes in (funding or {}).items()}
         synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
         self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}

@@ -17,7 +17,6 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
-from dexorder_ingestor.exchange.instruments import list_instruments
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
@@ -75,8 +74,7 @@ class InstrumentReporter:
     async def _report(self, venue: CcxtVenue) -> tuple[str, str]:
         """Report once; return the outcome, and the reason unless it was accepted."""
         try:
-            markets, fetched_ns = await venue.markets()
-            instruments = tuple(list_instruments(venue.name, markets.values()))
+            instruments, fetched_ns = await venue.instruments()
             await self._send(InstrumentList(venue.name, instruments, fetched_ns, venue.offer()))
         except CallRefused as error:  # the relay is older than this RPC or rejects the report, and would do so again
             return "refused", str(error)

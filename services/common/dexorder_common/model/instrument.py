@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from dexorder_common.model.datasets import CANDLES, TICKERS, Dataset, dataset_named, realtime_dataset
@@ -100,26 +101,42 @@ class Series(NamedTuple):
         return f"{self.dataset} of {self.ticker}{f', {self.period_seconds} s' if self.period_seconds else ''}"
 
 
+class InstrumentKind(StrEnum):
+    """Kind of an instrument: a swap is a future without expiry."""
+
+    SPOT = "spot"
+    SWAP = "swap"
+    FUTURE = "future"
+    OPTION = "option"
+
+    @property
+    def expires(self) -> bool:
+        """Whether its instruments have an expiry."""
+        return self in (InstrumentKind.FUTURE, InstrumentKind.OPTION)
+
+
 class ListedInstrument(NamedTuple):
     """An instrument as its venue lists it.
 
-    A field is empty or None if the venue does not say.
+    A field is None if the venue does not say.
 
     Attributes:
         active: Whether it is traded now. It may have history either way.
-        type: spot, swap, future or option.
+        base: Currency that is traded.
+        quote: Currency it is priced in.
         exchange_id: The venue's own id.
         settle: Currency in which a derivative is settled.
         tick_size: Smallest step of a price, in the quote currency.
         lot_size: Smallest step of an amount, in the base currency, or in contracts of a derivative.
         contract_size: Amount of the base currency that a contract stands for; of an inverse one, of the quote currency.
+        delisted_ns: Time at which trading ended, or will end, other than by expiry.
     """
 
     ticker: str
     active: bool
-    type: str
-    base: str
-    quote: str
+    kind: InstrumentKind | None = None
+    base: str | None = None
+    quote: str | None = None
     exchange_id: str | None = None
     settle: str | None = None
     tick_size: float | None = None

@@ -27,7 +27,14 @@ from dexorder_common.model.history import (
     RequestState,
     RequestStatus,
 )
-from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
+from dexorder_common.model.instrument import (
+    CandleOffer,
+    Instrument,
+    InstrumentKind,
+    InstrumentList,
+    ListedInstrument,
+    Series,
+)
 from dexorder_common.model.periods import check_span
 from dexorder_common.model.proof import proofs_of, provisional_ranges
 from dexorder_common.model.time_range import TimeRange
@@ -49,7 +56,8 @@ MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
 _PROGRESS = set(history_pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
 _OPTIONAL = ListedInstrument._fields[5:]
-_LISTED = ("ticker", "active", "base", "quote", *_OPTIONAL)
+_KINDS = {each: history_pb.InstrumentKind.Value(f"INSTRUMENT_KIND_{each.name}") for each in InstrumentKind}
+_KINDS_BY_NUMBER = {number: kind for kind, number in _KINDS.items()}
 _OFFER = set(history_pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
 
 
@@ -241,15 +249,14 @@ def decode_notification(topic: str, message: history_pb.Notification) -> Notific
 
 def encode_instrument(listed: ListedInstrument) -> history_pb.Instrument:
     """Return one instrument of a venue."""
-    kind = history_pb.InstrumentKind.Value(f"INSTRUMENT_KIND_{(listed.type or 'unspecified').upper()}")
-    return history_pb.Instrument(kind=kind, **{name: getattr(listed, name) for name in _LISTED})
+    return history_pb.Instrument(**{**listed._asdict(), "kind": _KINDS[listed.kind] if listed.kind else None})
 
 
 def decode_instrument(message: history_pb.Instrument) -> ListedInstrument:
-    """Return one instrument of a venue, unchecked."""
-    kind = "" if not message.kind else history_pb.InstrumentKind.Name(message.kind).removeprefix("INSTRUMENT_KIND_")
+    """Return one instrument of a venue, unchecked; a kind that only newer servers know is None."""
+    kind = _KINDS_BY_NUMBER.get(message.kind)
     given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}  # type: ignore[arg-type]
-    return ListedInstrument(message.ticker, message.active, kind.lower(), message.base, message.quote, **given)
+    return ListedInstrument(message.ticker, message.active, kind, message.base or None, message.quote or None, **given)
 
 
 def encode_candle_offer(offer: CandleOffer) -> history_pb.CandleOffer:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dexorder_exchange_sim.candles import CandleRequest, Source
 from dexorder_exchange_sim.dialects.binance_funding import ROUTES as FUNDING_ROUTES
+from dexorder_exchange_sim.dialects.binance_futures import ROUTES as FUTURES_ROUTES
 from dexorder_exchange_sim.dialects.binance_rows import (
     AGGREGATES,
     aggregate_rows,
@@ -66,10 +67,6 @@ def _spot_info(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     if "symbol" in query:
         wanted = [_source(query, venue)]
     return SimAnswer(_info([_market(source.instrument, now_ns) for source in wanted], now_ns), weight=20)
-
-
-def _no_derivatives(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
-    return SimAnswer(_info([], now_ns))
 
 
 def _info(symbols: list[dict[str, Any]], now_ns: int) -> dict[str, Any]:
@@ -261,7 +258,7 @@ _ROUTES = {
     "/fapi/v1/time": _time,
     "/dapi/v1/ping": _ping,
     "/dapi/v1/time": _time,
-    "/dapi/v1/exchangeInfo": _no_derivatives,
+    **FUTURES_ROUTES,
     **FUNDING_ROUTES,
 }
 

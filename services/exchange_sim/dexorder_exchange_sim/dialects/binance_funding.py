@@ -1,8 +1,6 @@
-"""REST dialect of Binance's perpetual futures, as far as funding rates need it. Pure."""
+"""REST dialect of Binance's funding rates. Pure."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from dexorder_exchange_sim.dialects.dialect import History, Query, RowLayout, Rows, SimAnswer, SimRefusal
 from dexorder_exchange_sim.instruments import Funding
@@ -11,12 +9,6 @@ from dexorder_exchange_sim.venue import SimVenue
 _MS = 1_000_000
 _MAX_LIMIT, _DEFAULT_LIMIT = 1_000, 100
 _RATES = RowLayout(time="fundingTime", unit_ns=_MS, close="fundingRate", volume="markPrice")
-
-
-def perpetuals(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
-    """Answer /fapi/v1/exchangeInfo: the markets that have funding rates."""
-    symbols = [_market(venue, id) for id in venue.funding]
-    return SimAnswer({"timezone": "UTC", "serverTime": now_ns // _MS, "rateLimits": [], "symbols": symbols})
 
 
 def funding_rates(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
@@ -72,34 +64,7 @@ def _funding(query: Query, venue: SimVenue) -> Funding:
     return found
 
 
-def _market(venue: SimVenue, id: str) -> dict[str, Any]:
-    instrument = venue.sources[id].instrument
-    return {
-        "symbol": id,
-        "pair": id,
-        "contractType": "PERPETUAL",
-        "deliveryDate": 4133404800000,
-        "onboardDate": 1569398400000,
-        "status": "TRADING",
-        "baseAsset": instrument.base,
-        "quoteAsset": instrument.quote,
-        "marginAsset": instrument.quote,
-        "pricePrecision": 2,
-        "quantityPrecision": 3,
-        "baseAssetPrecision": 8,
-        "quotePrecision": 8,
-        "underlyingType": "COIN",
-        "filters": [
-            {"filterType": "PRICE_FILTER", "minPrice": "0.01", "maxPrice": "1000000", "tickSize": "0.01"},
-            {"filterType": "LOT_SIZE", "minQty": "0.001", "maxQty": "1000", "stepSize": "0.001"},
-        ],
-        "orderTypes": ["LIMIT", "MARKET"],
-        "timeInForce": ["GTC"],
-    }
-
-
 ROUTES = {
-    "/fapi/v1/exchangeInfo": perpetuals,
     "/fapi/v1/fundingRate": funding_rates,
     "/fapi/v1/premiumIndex": premium_index,
 }

@@ -149,6 +149,18 @@ class ErrorFacts:
         return next((str(code).replace(" ", "") for code in found if isinstance(code, (str, int))), None)
 
 
+class DelistingFact(NamedTuple):
+    """Where the exchange's raw markets say when a spot market or a swap stops trading.
+
+    Attributes:
+        field: Field with the time, in milliseconds as a number or a text.
+        never: Value of a market that goes on, if it is none that is no time.
+    """
+
+    field: str
+    never: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Quirks:
     """Other facts about an exchange.
@@ -158,11 +170,13 @@ class Quirks:
         other_hosts: Hosts that serve the same data, as ``other_hosts`` of the exchanges file takes them. They are used
             only if that file names them.
         hosts_source: Where these hosts are documented.
+        delisting: Where its markets say when trading ends; None if they do not, or it is not known.
     """
 
     dark_pool_suffix: str = ""
     other_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hosts_source: str = ""
+    delisting: DelistingFact | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Instruments of an exchange: the ccxt markets that may be queried, their list for the relay, unknown symbols. Pure.
+"""Which of ccxt's markets a symbol is: the markets that may be queried, and the error for an unknown symbol. Pure.
 
 ccxt keeps one market for each symbol, the last one that the exchange lists. An exchange may list a dark-pool market
 after the lit one, and both have the same symbol, so ccxt alone would query the dark one.
@@ -11,26 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import Instrument, ListedInstrument
 from dexorder_ingestor.exchange.dialects import dialect_of
 
 CcxtMarket = Mapping[str, Any]
 _CODE = re.compile(r"[^/:-]+")
 _CLOSE_MATCHES = 3
-
-
-def list_instruments(venue: str, markets: Iterable[CcxtMarket]) -> list[ListedInstrument]:
-    """Return the instruments of ccxt's markets that a request can name; active unless ccxt knows otherwise."""
-    found = []
-    for market in markets:
-        try:
-            ticker = str(Instrument.parse(f"{market['symbol']}.{venue}"))
-        except InvalidRequest:
-            continue
-        kind, base, quote = (market.get(field) or "" for field in ("type", "base", "quote"))
-        found.append(ListedInstrument(ticker, market.get("active") is not False, kind, base, quote))
-    return found
 
 
 def keep_main_markets(client: Any) -> None:

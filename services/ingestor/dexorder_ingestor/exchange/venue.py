@@ -7,7 +7,7 @@ limiter, which all ingestors of the host share in turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ import tenacity
 from dexorder_common.clock import Clock
 from dexorder_common.exchanges import Exchange, override_urls
 from dexorder_common.model.history import Delay
-from dexorder_common.model.instrument import CandleOffer
+from dexorder_common.model.instrument import CandleOffer, ListedInstrument
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import PERIODS, next_open
 from dexorder_common.model.time_range import TimeRange
@@ -43,6 +43,7 @@ from dexorder_ingestor.exchange.failures import (
 from dexorder_ingestor.exchange.guarded_client import GuardedClient
 from dexorder_ingestor.exchange.instruments import keep_main_markets, refusal
 from dexorder_ingestor.exchange.learnt import Learnt
+from dexorder_ingestor.exchange.listing import list_instruments
 from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
 from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.trades import TradeQuery
@@ -202,8 +203,8 @@ class CcxtVenue:
         is_narrow = self.dialect.candles.narrow(market)
         return self.shapes.shape.apply(replace(self.limits, wide=False) if is_narrow else self.limits)
 
-    async def markets(self) -> tuple[Mapping[str, Any], int]:
-        """Fetch all markets, also for the dispatches; return them by symbol, and the wall clock time in nanoseconds.
+    async def instruments(self) -> tuple[tuple[ListedInstrument, ...], int]:
+        """Fetch all markets, also for the dispatches; return the instruments, and the wall clock time in nanoseconds.
 
         What other ingestors, or this one before a restart, learnt of the exchange is known afterwards.
 
@@ -215,7 +216,8 @@ class CcxtVenue:
             await session.load_markets()
             self._markets_of, self._markets_loaded_ns = session.client, self.clock.monotonic_ns()
             self._accepted.clear()
-            return session.client.markets, self.clock.wall_ns()
+            markets, mode, fetched_ns = session.client.markets, session.client.precisionMode, self.clock.wall_ns()
+        return tuple(list_instruments(self.name, markets.values(), mode, self.dialect.quirks.delisting)), fetched_ns
 
 
 class CcxtSession:

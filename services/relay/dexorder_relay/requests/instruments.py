@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 from dexorder_common.model.errors import InvalidRequest, NotFound
-from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList
+from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state.changes import InstrumentsReported
+
+_SIZES = ("tick_size", "lot_size", "contract_size")
+_TIMES = ("expiry_ns", "listed_ns", "delisted_ns")
+_TEXTS = ("exchange_id", "settle")
 
 
 class Instruments:
@@ -43,14 +49,14 @@ def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
     """Return a report sorted by ticker, with a time of at most now, so that a clock ahead does not block later reports.
 
     Raises:
-        InvalidRequest: No instruments, no time, a ticker of another exchange, a duplicate ticker, or an invalid
-            offer of candles.
+        InvalidRequest: No instruments, no time, a ticker of another exchange, a duplicate ticker, an instrument's field
+            outside its range, or an invalid offer of candles.
     """
     if not listed.markets:
         raise InvalidRequest("markets is empty")
     if not 0 < listed.fetched_ns <= MAX_TIME_NS:
         raise InvalidRequest(f"fetched_ns {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
-    instruments = sorted(listed.markets)
+    instruments = sorted(listed.markets, key=lambda each: each.ticker)
     if listed.candles:
         _check_offer(listed.candles)
     previous = ""
@@ -59,8 +65,24 @@ def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
             raise InvalidRequest(f"ticker {each.ticker[:64]!r} is not one of exchange {listed.venue!r}")
         if each.ticker == previous:
             raise InvalidRequest(f"ticker {each.ticker[:64]!r} is a duplicate")
+        _check_fields(each)
         previous = each.ticker
     return listed._replace(markets=tuple(instruments), fetched_ns=min(listed.fetched_ns, now_ns))
+
+
+def _check_fields(each: ListedInstrument) -> None:
+    """Check what the exchange says; what it does not say is absent, never 0 or empty."""
+    for name in _SIZES:
+        size = getattr(each, name)
+        if size is not None and not 0 < size <= sys.float_info.max:
+            raise InvalidRequest(f"{each.ticker[:64]!r}: {name} {size} is not positive and finite")
+    for name in _TIMES:
+        time_ns = getattr(each, name)
+        if time_ns is not None and not 0 <= time_ns <= MAX_TIME_NS:
+            raise InvalidRequest(f"{each.ticker[:64]!r}: {name} {time_ns} is outside [0, {MAX_TIME_NS}] nanoseconds")
+    for name in _TEXTS:
+        if getattr(each, name) == "":
+            raise InvalidRequest(f"{each.ticker[:64]!r}: {name} is empty; leave out what the exchange does not say")
 
 
 def _check_offer(offer: CandleOffer) -> None:

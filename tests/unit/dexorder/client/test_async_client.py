@@ -12,7 +12,7 @@ from dexorder.client.inputs import make_request
 from dexorder.rows import catalog as catalog_rows
 from dexorder.rows.table import Rows
 from dexorder_common.model.history import Progress, RequestState
-from dexorder_common.model.instrument import InstrumentList, ListedInstrument
+from dexorder_common.model.instrument import InstrumentKind, InstrumentList, ListedInstrument
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, candles, make_warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
@@ -286,7 +286,8 @@ async def test_markets_are_listed_and_an_unknown_venue_is_one_sentence(fake: Fak
     fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=[one], fetched_ns=START)
     async with AsyncClient(fake.address) as client:
         found = await client.markets("SIM")
-        assert found == InstrumentList("SIM", (ListedInstrument(TICKER, True, "spot", "BTC", "USDT"),), START)
+        listed = ListedInstrument(TICKER, True, InstrumentKind.SPOT, "BTC", "USDT")
+        assert found == InstrumentList("SIM", (listed,), START)
         with pytest.raises(errors.VenueUnknown, match=r"venue 'MOON' is unknown: no ingestor has reported"):
             await client.markets("MOON")
 
@@ -297,7 +298,7 @@ async def test_a_list_of_markets_of_several_pages_arrives_whole(fake: FakeRelay)
     fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=listed, fetched_ns=START)
     async with AsyncClient(fake.address) as client:
         found = await client.markets("SIM")
-    assert found == InstrumentList("SIM", tuple(ListedInstrument(each, True, "", "", "") for each in tickers), START)
+    assert found == InstrumentList("SIM", tuple(ListedInstrument(each, True) for each in tickers), START)
 
 
 async def test_list_requests_filters_by_client_and_state(fake: FakeRelay) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,31 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.instrument import CandleOffer, ListedInstrument
+from dexorder_common.model.instrument import CandleOffer, InstrumentKind, ListedInstrument
+from dexorder_common.rpc.history_messages import decode_instrument
 from dexorder_ingestor import instrument_reports
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
-from dexorder_ingestor.exchange.instruments import list_instruments
 from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
-from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
+from tests.unit.services.ingestor.conftest import (
+    FAST,
+    NOW_NS,
+    Sim,
+    StartWorld,
+    exchanges_file,
+    minutes,
+    running_sim,
+    running_world,
+)
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import run_job
 
 
-def test_listing_takes_what_a_request_can_name() -> None:
-    full = {"symbol": "BTC/USDT:USDT", "active": False, "type": "swap", "base": "BTC", "quote": "USDT"}
-    bare = {"symbol": "ETH2.S/ETH", "active": None, "type": None}
-    assert list_instruments("SIM", [full, bare, {"symbol": ""}]) == [
-        ListedInstrument("BTC/USDT:USDT.SIM", False, "swap", "BTC", "USDT"),
-        ListedInstrument("ETH2.S/ETH.SIM", True, "", "", ""),
-    ]
+def ns(text: str) -> int:
+    return int(datetime.fromisoformat(f"{text}+00:00").timestamp()) * 10**9
 
 
 async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: StartWorld) -> None:
@@ -40,11 +45,40 @@ async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: S
         by_ticker = {m.ticker: m for m in first.instruments}
         btc, luna = by_ticker["BTC/USDT.SIM"], by_ticker["LUNA/USDT.SIM"]
         assert (btc.active, btc.kind, btc.base, btc.quote) == (True, pb.INSTRUMENT_KIND_SPOT, "BTC", "USDT")
+        assert (btc.exchange_id, btc.tick_size, btc.lot_size) == ("BTCUSDT", 0.01, 1e-5)
         assert not luna.active
         offer = first.candles
         assert (offer.call_candles, offer.learnt, offer.volume_tolerance) == (1_000, False, 1e-12)
         assert {60, 3_600, 86_400} < set(offer.period_seconds)
         assert NOW_NS < first.fetched_ns < second.fetched_ns
+
+
+async def test_each_kind_is_reported_with_what_the_exchange_says(tmp_path: Path) -> None:
+    types = {"fetchMarkets": {"types": ["spot", "linear", "inverse"]}}
+    async with (
+        running_sim(futures=True) as there,
+        running_world(tmp_path, exchanges_file(tmp_path, there.url, options=types)) as world,
+    ):
+        report = await world.relay.markets.get()
+    by_ticker = {each.ticker: decode_instrument(each) for each in report.instruments}
+    dated, gone, inverse, delisted_spot = (
+        by_ticker[f"{each}.SIM"] for each in ("BTC/USDT:USDT-301227", "OMG/USDT:USDT", "BTC/USD:BTC", "OMG/USD")
+    )
+    usual: dict[str, Any] = {"base": "BTC", "quote": "USDT", "settle": "USDT", "contract_size": 1.0}
+    assert dated == ListedInstrument(
+        *("BTC/USDT:USDT-301227.SIM", True, InstrumentKind.FUTURE),
+        **{**usual, "exchange_id": "BTCUSDT_301227", "tick_size": 0.1, "lot_size": 0.001},
+        expiry_ns=ns("2030-12-27T08:00"),
+        listed_ns=ns("2023-09-29T08:00"),
+    )
+    assert gone == ListedInstrument(
+        *("OMG/USDT:USDT.SIM", False, InstrumentKind.SWAP),
+        **{**usual, "base": "OMG", "exchange_id": "OMGUSDT", "tick_size": 0.001, "lot_size": 0.1},
+        listed_ns=ns("2020-04-02T07:00"),
+        delisted_ns=ns("2023-06-15T09:00"),
+    )
+    assert (inverse.kind, inverse.contract_size, inverse.settle) == (InstrumentKind.SWAP, 100.0, "BTC")
+    assert (delisted_spot.active, delisted_spot.delisted_ns) == (False, None), "Binance names no time of a spot market"
 
 
 async def test_learnt_limit_is_reported_without_another_list(
@@ -94,10 +128,10 @@ class Script:
         self.troubles = list(troubles)
         self.slept: list[float] = []
 
-    async def markets(self) -> tuple[dict[str, Any], int]:
+    async def instruments(self) -> tuple[tuple[ListedInstrument, ...], int]:
         if isinstance(self.troubles[0], (ExchangeFailure, ValueError)):
             raise self.troubles[0]
-        return {}, 1
+        return (), 1
 
     def offer(self) -> CandleOffer:
         return CandleOffer((60,), 1_000)

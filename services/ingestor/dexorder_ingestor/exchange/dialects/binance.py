@@ -8,6 +8,8 @@ ends as ERROR. ccxt calls it 50 times a second.
 
 Trades are aggregates of fills, with numbers that are consecutive in a market; `fromId` queries them by number.
 
+The `deliveryDate` of a perpetual future is 2100-12-25, and another one when it is to be delisted.
+
 More hosts: `api3`, `api4`, `api-gcp`. The shipped exchanges file `binance` names the two of the table.
 """
 
@@ -20,6 +22,7 @@ from dexorder_common.model.datasets import FUNDING
 from dexorder_ingestor.exchange.dialect import (
     CandleFacts,
     Columns,
+    DelistingFact,
     Dialect,
     ErrorFacts,
     HealingCode,
@@ -68,5 +71,6 @@ DIALECT = Dialect(
     quirks=Quirks(
         other_hosts={"api.binance.com": ("api1.binance.com", "api2.binance.com")},
         hosts_source="its documentation (spot)",
+        delisting=DelistingFact("deliveryDate", never="4133404800000"),
     ),
 )

@@ -6,7 +6,7 @@ many calls from one address end in HTTP 403, which gets `REFUSED_ATTEMPTS` attem
 
 Ids of trades are UUIDs for contracts, and for spot markets numbers that are not consecutive in a market. A query for
 trades returns 1,000, and 60 of a spot market. Older trades are not available: ccxt drops those before the start from
-the newest.
+the newest. The `deliveryTime` of a perpetual future is the time of its delisting.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dexorder_common.model.datasets import FUNDING
 from dexorder_ingestor.exchange.dialect import (
     CandleFacts,
     Columns,
+    DelistingFact,
     Dialect,
     ErrorFacts,
     HealingCode,
@@ -47,5 +48,9 @@ DIALECT = Dialect(
             "10016": HealingCode(Remedy.REPEAT, "system error (ccxt: ExchangeError)"),
         },
     ),
-    quirks=Quirks(other_hosts={"api.bybit.com": ("api.bytick.com",)}, hosts_source="ccxt's comment on `hostname`"),
+    quirks=Quirks(
+        other_hosts={"api.bybit.com": ("api.bytick.com",)},
+        hosts_source="ccxt's comment on `hostname`",
+        delisting=DelistingFact("deliveryTime"),
+    ),
 )

@@ -7,11 +7,21 @@ finished candles: a query whose answer has an unfinished one is repeated. Days a
 
 Ids of trades are numbers, but the socket merges fills of one order and shows the last number only. Older trades are not
 available: ccxt drops those before the start from the newest.
+
+The `expTime` of a spot or swap market is empty until its delisting is known (its documentation).
 """
 
 from __future__ import annotations
 
-from dexorder_ingestor.exchange.dialect import CandleFacts, Dialect, ErrorFacts, HealingCode, Quirks, Remedy
+from dexorder_ingestor.exchange.dialect import (
+    CandleFacts,
+    DelistingFact,
+    Dialect,
+    ErrorFacts,
+    HealingCode,
+    Quirks,
+    Remedy,
+)
 from dexorder_ingestor.exchange.trades import TradeSeries
 
 DIALECT = Dialect(
@@ -34,5 +44,9 @@ DIALECT = Dialect(
             "50011": HealingCode(Remedy.SLOW_DOWN, "too many requests (ccxt: RateLimitExceeded)"),
         },
     ),
-    quirks=Quirks(other_hosts={"www.okx.com": ("aws.okx.com",)}, hosts_source="ccxt's comment on `hostname`"),
+    quirks=Quirks(
+        other_hosts={"www.okx.com": ("aws.okx.com",)},
+        hosts_source="ccxt's comment on `hostname`",
+        delisting=DelistingFact("expTime"),
+    ),
 )

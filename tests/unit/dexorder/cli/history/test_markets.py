@@ -3,10 +3,13 @@ from functools import partial
 
 import pytest
 
+from dexorder.cli.terminal import output
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 from tests.rig.command import dexorder
+
+EXPIRY_NS = 1_798_185_600 * 10**9
 
 
 @pytest.fixture
@@ -39,7 +42,9 @@ run = partial(dexorder, "markets")
 def test_markets_are_printed_as_a_table(listed: FakeRelay) -> None:
     result = run("SIM")
     cells = [line.split() for line in result.stdout.splitlines()]
-    assert ["LUNA/EUR.SIM", "no", "spot", "LUNA", "EUR"] in cells
+    assert ["ticker", "active", "kind", "tick", "lot", "expiry"] in cells
+    assert ["LUNA/EUR.SIM", "no", "spot", "0.01"] in cells
+    assert ["BTC/USDT.SIM", "yes", "spot"] in cells
     assert result.stderr == "3 of 3 markets, fetched 2024-01-01T00:00:00Z\n"
 
 
@@ -51,7 +56,7 @@ def test_filter_ignores_case(listed: FakeRelay) -> None:
         {
             "ticker": "LUNA/EUR.SIM",
             "active": False,
-            "type": "spot",
+            "kind": "spot",
             "base": "LUNA",
             "quote": "EUR",
             "exchange_id": "LUNAEUR",
@@ -64,6 +69,55 @@ def test_filter_ignores_case(listed: FakeRelay) -> None:
             "delisted_ns": None,
         }
     ]
+
+
+def test_json_has_every_field_and_null_for_what_the_exchange_does_not_say(listed: FakeRelay) -> None:
+    listed.markets["SIM"] = pb.ListInstrumentsResponse(instruments=[pb.Instrument(ticker="A.SIM")], fetched_ns=START)
+    (found,) = json.loads(run("SIM", "--json").stdout)["markets"]
+    assert found.keys() == {each.name for each in pb.Instrument.DESCRIPTOR.fields}
+    assert {name: value for name, value in found.items() if value is not None} == {"ticker": "A.SIM", "active": False}
+
+
+def test_table_is_readable_in_80_columns(listed: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of usual markets is a line; only the ticker of an option is folded, and no other cell."""
+    usual = [
+        pb.Instrument(
+            ticker="BTC/USDT:USDT-261225.BINANCE",
+            active=True,
+            kind=pb.INSTRUMENT_KIND_FUTURE,
+            tick_size=0.1,
+            expiry_ns=EXPIRY_NS,
+        ),
+        pb.Instrument(
+            ticker="SHIB/USDT.BINANCE", kind=pb.INSTRUMENT_KIND_SPOT, tick_size=1e-8, lot_size=0.0001, listed_ns=START
+        ),
+        pb.Instrument(ticker="X/USD.BINANCE", active=True),
+    ]
+    option = pb.Instrument(
+        ticker="BTC/USDT:USDT-261225-150000-C.BINANCE",
+        active=True,
+        kind=pb.INSTRUMENT_KIND_OPTION,
+        tick_size=5,
+        lot_size=0.01,
+        expiry_ns=EXPIRY_NS,
+    )
+    monkeypatch.setattr(output, "_width", lambda _: 80)
+
+    def lines(*instruments: pb.Instrument) -> list[str]:
+        listed.markets["SIM"] = pb.ListInstrumentsResponse(instruments=instruments, fetched_ns=START)
+        return run("SIM").stdout.splitlines()
+
+    assert [line.split() for line in lines(*usual) if "BINANCE" in line] == [
+        ["BTC/USDT:USDT-261225.BINANCE", "yes", "future", "0.1", "2026-12-25"],
+        ["SHIB/USDT.BINANCE", "no", "spot", "1e-08", "0.0001"],
+        ["X/USD.BINANCE", "yes"],
+    ]
+    folded = lines(*usual, option)
+    assert max(map(len, folded)) <= 80
+    first = next(number for number, line in enumerate(folded) if "option" in line)
+    ticker, *cells = folded[first].split()
+    assert cells == ["yes", "option", "5", "0.01", "2026-12-25"]
+    assert "".join([ticker, *(line.strip() for line in folded[first + 1 :])]) == option.ticker
 
 
 def test_learnt_limit_is_named(listed: FakeRelay) -> None:

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from dexorder_common.exchanges import Exchange, override_urls
-from dexorder_ingestor.exchange.instruments import keep_main_markets, list_instruments, main_markets, refusal
+from dexorder_ingestor.exchange.instruments import keep_main_markets, main_markets, refusal
+from dexorder_ingestor.exchange.listing import list_instruments
 from tests.fakes.exchange import answering
 
 
@@ -90,7 +91,8 @@ async def test_dark_pool_twin_is_never_the_market_that_is_asked() -> None:
         assert server.asked[1:] == ["XXBTZUSD"]
         assert [m["id"] for m in client.markets.values()] == [i for i in PAIRS if i != "XXBTZUSD.d"]
         assert refusal("KRAKEN", "BTC/USD", client) is None
-        assert [m.ticker for m in list_instruments("KRAKEN", client.markets.values())].count("BTC/USD.KRAKEN") == 1
+        found = list_instruments("KRAKEN", client.markets.values(), client.precisionMode)
+        assert [m.ticker for m in found].count("BTC/USD.KRAKEN") == 1
 
 
 async def test_symbols_with_dots_and_renamed_coins_are_asked_under_the_exchanges_own_names() -> None:

@@ -808,17 +808,19 @@ class Instrument(_message.Message):
     settle: _builtins.str
     """Currency in which a derivative is settled."""
     tick_size: _builtins.float
-    """Smallest step of a price, in units of the quote currency."""
+    """Smallest step of a price, in units of the quote currency; positive and finite."""
     lot_size: _builtins.float
-    """Smallest step of an amount, in units of the base currency, or in contracts of a derivative."""
+    """Smallest step of an amount, in units of the base currency, or in contracts of a derivative; positive and finite."""
     contract_size: _builtins.float
-    """Amount of the base currency that one contract stands for; of an inverse one, of the quote currency."""
+    """Amount of the base currency that one contract stands for; of an inverse one, of the quote currency;
+    positive and finite.
+    """
     expiry_ns: _builtins.int
     """Time of the expiry, nanoseconds since the epoch."""
     listed_ns: _builtins.int
     """Time of the listing, nanoseconds since the epoch."""
     delisted_ns: _builtins.int
-    """Time of the delisting, nanoseconds since the epoch."""
+    """Time at which trading ended, or will end, other than by expiry; nanoseconds since the epoch."""
     def __init__(
         self,
         *,

@@ -1,0 +1,67 @@
+"""Command ``markets``: the instruments of an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import dexorder
+from dexorder.cli.terminal import output
+from dexorder_common.model.instrument import InstrumentList, ListedInstrument
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import iso
+
+_COLUMNS = ("ticker", "active", "kind", "tick", "lot", "expiry")
+_DATE = len("2024-01-31")
+
+
+def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
+    """Print the instruments whose ticker contains ``text`` in any case."""
+    with dexorder.Client(relay) as client:
+        found = client.markets(venue)
+    listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
+    if as_json:
+        output.print_json(_as_json(found, listed))
+        return
+    if names_only:
+        for each in listed:
+            output.stdout().print(each.ticker)
+        return
+    _print_table(listed)
+    err = output.stderr()
+    if found.candles:
+        periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
+        err.print(f"{found.venue}: {found.candles}; candles of {periods}")
+    err.print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
+
+
+def _as_json(found: InstrumentList, listed: Sequence[ListedInstrument]) -> dict[str, object]:
+    return {
+        "venue": found.venue,
+        "fetched_at": iso(found.fetched_ns),
+        "candles": found.candles._asdict() if found.candles else None,
+        "markets": [each._asdict() for each in listed],
+    }
+
+
+def _print_table(listed: Iterable[ListedInstrument]) -> None:
+    """Print a row for each instrument. Only tickers are folded, so that the numbers stay readable in 80 columns."""
+    table = output.plain_table(_COLUMNS, map(_cells, listed))
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    output.stdout().print(table)
+
+
+def _cells(each: ListedInstrument) -> tuple[str, ...]:
+    return (
+        each.ticker,
+        "yes" if each.active else "no",
+        each.kind or "",
+        _number(each.tick_size),
+        _number(each.lot_size),
+        "" if each.expiry_ns is None else iso(each.expiry_ns)[:_DATE],
+    )
+
+
+def _number(size: float | None) -> str:
+    """Return a step in few characters: ``1e-08`` instead of ``0.00000001``."""
+    return "" if size is None else f"{size:.12g}"
