@@ -31,7 +31,14 @@ from dexorder_spark.records.reporter import RelayReporter
 from tests.fixtures_tls import Authority
 from tests.unit.services.relay.harness import TICKER, Suite, at, final_of, page, ranges, request, suite, token_of
 
-ROLE_OF = {"desk": "client", "other": "client", "boss": "admin", "fetcher": "ingestor", "spark": "pipeline"}
+ROLE_OF = {
+    "desk": "client",
+    "other": "client",
+    "boss": "admin",
+    "deputy": "admin",
+    "fetcher": "ingestor",
+    "spark": "pipeline",
+}
 CODE = grpc.StatusCode
 
 

@@ -123,7 +123,8 @@ async def test_bad_fields_are_named_and_nothing_is_taken_back(tmp_path: Path) ->
             answer = await s.relay.operator.RefreshHistorical(message)
             assert (answer.status, answer.notification_topic) == (INVALID, ""), fields
             assert text in answer.error_message, fields
-        assert (await s.relay.operator.RefreshHistorical(operator_pb.RefreshHistoricalRequest())).status == INVALID
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "request is missing"):
+            await s.relay.operator.RefreshHistorical(operator_pb.RefreshHistoricalRequest())
         assert not (await s.relay.history.ListRequests(history_pb.ListRequestsRequest())).records
         assert await covered(s) == [(0, 10)] and RetractionTable(s.pipeline.catalog).read() == []
 
@@ -149,12 +150,12 @@ async def test_what_cannot_be_made_durable_is_unavailable_and_changes_nothing(
 
 
 async def test_a_refresh_is_its_callers_and_counts_in_its_quotas(tmp_path: Path) -> None:
-    tokens = callers_file(tmp_path / "callers.yaml", desk={"unfinished_requests": 1})
+    tokens = callers_file(tmp_path / "callers.yaml", boss={"unfinished_requests": 1})
     async with guarded(tmp_path, tokens=tokens) as suite_:
-        desk, other = [await suite_.stub(name) for name in ("desk", "other")]
-        assert (await refresh(desk, "r", 0, 10)).notification_topic == "RESPONSE:desk"
-        code, text = await code_of(refresh(desk, "s", 0, 10))
+        desk, boss, deputy = [await suite_.stub(name) for name in ("desk", "boss", "deputy")]
+        assert (await refresh(boss, "r", 0, 10)).notification_topic == "RESPONSE:boss"
+        code, text = await code_of(refresh(boss, "s", 0, 10))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith("unfinished_requests would be 2")
         assert len(RetractionTable(suite_.pipeline.catalog).read()) == 1, "refused before anything was taken back"
-        assert (await refresh(other, "r", 0, 10)).status == INVALID
-        assert (await ids(desk), await ids(other)) == (["r"], [])
+        assert (await refresh(deputy, "r", 0, 10)).status == INVALID
+        assert [await ids(deputy, each) for each in ("boss", "deputy")] == [["r"], []] and await ids(desk) == []
