@@ -89,7 +89,7 @@ async def test_24_a_user_s_token_is_for_that_user_alone(rig: Rig) -> None:
     await rig.reachable(bob)
     for method, request in (
         ("GetContacts", pb.GetContactsRequest(user_id=bob)),
-        ("SetContacts", pb.SetContactsRequest(user_id=bob)),
+        ("SetContacts", pb.SetContactsRequest(user_id=bob, contacts=pb.Contacts())),
     ):
         code = await refused(rig.call(rpc.ContactServiceStub, method, request, user=alice))
         assert code is grpc.StatusCode.PERMISSION_DENIED, method
@@ -98,7 +98,7 @@ async def test_24_a_user_s_token_is_for_that_user_alone(rig: Rig) -> None:
         async with rig.session(bob) as his:
             heard = await his.next()
             ack = pb.AckEventRequest(cursor=his.place(heard), kind=pb.ACK_KIND_RECEIVED)
-            await refused_or_without_effect(rig.call(rpc.EventServiceStub, "Ack", ack, user=alice))
+            await refused_or_without_effect(rig.call(rpc.EventServiceStub, "AckEvent", ack, user=alice))
             await container.hears_nothing()
     async with rig.session(alice) as hers:
         assert (await hers.list(10)).records == []
