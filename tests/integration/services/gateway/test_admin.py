@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -75,19 +77,20 @@ def test_offsets_of_a_group_with_sparse_acks(filled: Filled) -> None:
 def test_offsets_at_a_time(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(3)
     producer = Producer({"bootstrap.servers": kafka, "log_level": 2})
-    for time_ms in (1_000, 2_000, 3_000):
-        producer.produce(topic, b"v", partition=0, timestamp=time_ms)
-    producer.produce(topic, b"v", partition=1, timestamp=1_000)
+    begin_ms = time.time_ns() // 1_000_000 - 10_000  # the broker may delete older records at any time
+    for after_ms in (1_000, 2_000, 3_000):
+        producer.produce(topic, b"v", partition=0, timestamp=begin_ms + after_ms)
+    producer.produce(topic, b"v", partition=1, timestamp=begin_ms + 1_000)
     assert producer.flush(WAIT_SECONDS) == 0
 
-    def at(time_ms: int) -> list[int]:
-        request = pb.GetOffsetsRq(topic=topic, group=topic, time_ms=time_ms)
+    def at(after_ms: int) -> list[int]:
+        request = pb.GetOffsetsRq(topic=topic, group=topic, time_ms=begin_ms + after_ms)
         return [each.offset_at_time for each in grpc_stub.GetOffsets(request).offsets]
 
     # after the last record: the log's end, also of the empty partition
-    assert [at(time_ms) for time_ms in (0, 1_001, 3_000, 3_001)] == [[0, 0, 0], [1, 1, 0], [2, 1, 0], [3, 1, 0]]
+    assert [at(after_ms) for after_ms in (0, 1_001, 3_000, 3_001)] == [[0, 0, 0], [1, 1, 0], [2, 1, 0], [3, 1, 0]]
     assert not any(each.HasField("offset_at_time") for each in offsets(grpc_stub, topic))
-    grpc_stub.SetOffsets(pb.SetOffsetsRq(topic=topic, group=topic, time_ms=1_500))
+    grpc_stub.SetOffsets(pb.SetOffsetsRq(topic=topic, group=topic, time_ms=begin_ms + 1_500))
     assert [each.offset for each in offsets(grpc_stub, topic)] == [1, 1, 0]
 
 
