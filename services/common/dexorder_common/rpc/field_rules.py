@@ -1,26 +1,41 @@
-"""Rules of request fields: protos state them (``dexorder/api/v1/annotations.proto``), and every server checks them."""
+"""Rules of request fields: protos state them (``dexorder/api/v1/annotations.proto``), and every server checks them.
+
+A rule is tested for all messages of one type at once, a column of values at a time: a report of 1,000 entries costs a
+few calls instead of thousands. Only a request that fails such a test is checked field by field, to name the field.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_protos.dexorder.api.v1.annotations_pb2 import FieldRules, rules
 
 Check = Callable[[Message, str], None]
+Column = Callable[[Sequence[Message]], Iterable[Any]]
+"""Returns the values of a field in messages of one type."""
+Test = Callable[[Sequence[Message]], bool]
+"""Returns False if messages of one type may break a rule."""
 OURS = "dexorder."
 GIVEN = ("dexorder.ingest.v1.", "dexorder.events.v1.UserEvent", "dexorder.events.v1.DeliverySpec")
 """Messages of given protocols, which have no rules: their services answer an invalid one in their own way."""
+LEFT_TO_HANDLERS = ("dexorder.relay.v1.PageResult",)
+"""Messages of which a handler skips an invalid one, and takes the rest of the request."""
 _SHOWN = 64
 
 
 def check_request(message: Message) -> None:
     """Check a request and its inner messages; InvalidRequest names the first field that breaks one, and its value."""
+    if _pass(_tests(message.DESCRIPTOR), (message,)):
+        return
     for check in _checks(message.DESCRIPTOR):
         check(message, "")
 
@@ -31,10 +46,81 @@ def rules_of(field: FieldDescriptor) -> FieldRules:
     return found
 
 
+def _pass(tests: Sequence[Test], messages: Sequence[Message]) -> bool:
+    return all(test(messages) for test in tests)
+
+
+def _has_rules(descriptor: Descriptor) -> bool:
+    name = descriptor.full_name
+    is_checked = name.startswith(OURS) and not name.startswith((*GIVEN, *LEFT_TO_HANDLERS))
+    return is_checked and not descriptor.GetOptions().map_entry
+
+
+# ---- tests of many messages ----------------------------------------------------------------------------------------
+
+
+@cache
+def _tests(descriptor: Descriptor) -> Sequence[Test]:
+    """Return the tests of a message's fields; none if neither it nor an inner message has a rule."""
+    fields = descriptor.fields if _has_rules(descriptor) else ()
+    return tuple(test for field in fields for test in _tests_of(field))
+
+
+def _tests_of(field: FieldDescriptor) -> Iterator[Test]:
+    given, get, column = rules_of(field), attrgetter(field.name), _column(field)
+    inner = () if (kind := field.message_type) is None else _tests(kind)
+    if given.required and given.HasField("max_length") and not field.is_repeated:  # one pass for both
+        yield lambda messages: _are_within(1, given.max_length, {*map(len, map(get, messages))})
+    elif given.required and (kind is None or field.is_repeated):
+        yield lambda messages: all(map(get, messages))
+    elif given.required and kind is not None and not _refuses_absent(kind, inner):
+        yield lambda messages: all(map(methodcaller("HasField", field.name), messages))
+    if given.HasField("max_items"):
+        yield lambda messages: _are_within(0, given.max_items, {*map(len, map(get, messages))})
+    if given.HasField("min"):
+        yield lambda messages: min(column(messages), default=given.min) >= given.min
+    if given.HasField("max"):
+        yield lambda messages: max(column(messages), default=0) <= given.max
+    if given.HasField("max_length") and (field.is_repeated or not given.required):
+        yield lambda messages: _are_within(0, given.max_length, {*map(len, column(messages))})
+    if given.known and field.enum_type is not None:
+        numbers = frozenset(field.enum_type.values_by_number)
+        yield lambda messages: numbers.issuperset(column(messages))
+    if inner:
+        yield lambda messages: _pass(inner, tuple(column(messages)))
+
+
+def _are_within(least: int, most: int, lengths: set[int]) -> bool:
+    return all(least <= each <= most for each in lengths)
+
+
+def _column(field: FieldDescriptor) -> Column:
+    """Return the function of a field's values.
+
+    Absent values are left out only where their default would break a rule: 0 is under a smallest number, and an absent
+    message reads as an empty one.
+    """
+    given, get = rules_of(field), attrgetter(field.name)
+    if field.is_repeated:
+        return lambda messages: chain.from_iterable(map(get, messages))
+    has_bad_default = given.HasField("min") or field.message_type is not None
+    if field.has_presence and has_bad_default and not given.required:
+        return lambda messages: [get(each) for each in messages if each.HasField(field.name)]
+    return lambda messages: map(get, messages)
+
+
+def _refuses_absent(descriptor: Descriptor, tests: Sequence[Test]) -> bool:
+    """Return whether an absent message, which reads as an empty one, fails the tests of its own fields."""
+    return not _pass(tests, (GetMessageClass(descriptor)(),))
+
+
+# ---- checks of one message, which name the field -------------------------------------------------------------------
+
+
 @cache
 def _checks(descriptor: Descriptor) -> Sequence[Check]:
     """Return the checks of a message's fields; none if neither it nor an inner message has a rule."""
-    if not descriptor.full_name.startswith(OURS) or descriptor.full_name.startswith(GIVEN):
+    if not _has_rules(descriptor):
         return ()
     return tuple(check for field in descriptor.fields for check in _checks_of(field))
 
@@ -51,7 +137,7 @@ def _checks_of(field: FieldDescriptor) -> list[Check]:
         checks.append(lambda message, path: _limit_text(message, path, field, given.max_length))
     if given.known and (enum := field.enum_type) is not None:
         checks.append(lambda message, path: _know(message, path, field, enum))
-    if (inner := field.message_type) is not None and not inner.GetOptions().map_entry and _checks(inner):
+    if (inner := field.message_type) is not None and _checks(inner):
         checks.append(lambda message, path: _enter(message, path, field))
     return checks
 
