@@ -164,9 +164,7 @@ def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.Res
 
 
 def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeReport:
-    """Return a report; InvalidRequest if its id, period or range is invalid. Spans of trades may be empty."""
-    if not message.job_id:
-        raise InvalidRequest("job_id is missing")
+    """Return a report; InvalidRequest if its series or range is invalid. Spans of trades may be empty."""
     series = decode_series(message.series)
     if not series.dataset.in_realtime:
         raise InvalidRequest(f"series.dataset {series.dataset} is not one of realtime")

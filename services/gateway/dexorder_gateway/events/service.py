@@ -29,7 +29,7 @@ from dexorder_gateway.events.proto_mapping import (
 )
 from dexorder_gateway.events.sessions.session_frames import join_frames
 from dexorder_gateway.events.sessions.user_tokens import MAX_USER_ID_BYTES, TokenUser, TokenVerifier
-from dexorder_gateway.events.sessions.websocket import MAX_NAME_CHARACTERS, SessionBackend
+from dexorder_gateway.events.sessions.websocket import SessionBackend
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
@@ -47,7 +47,6 @@ OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 5_000),  # the default is a minute, which the keepalive's timeout does not shorten
 )
 """Time after which a frozen or vanished client is disconnected."""
-MAX_PRESENCE_SECONDS = 30 * 86_400
 _PRESENCE = {channel.value: channel for channel in Channel if channel not in SESSION_CHANNELS}
 
 
@@ -61,8 +60,6 @@ class EventService(rpc.EventServiceServicer):
         """Open a session; yields lists of serialized responses, as `server_interceptor` accepts them."""
         try:
             user = self._user(context)
-            if len(request.client_name) > MAX_NAME_CHARACTERS:
-                raise InvalidRequest(f"client_name has more than {MAX_NAME_CHARACTERS} characters")
             cursor = place_of(request.cursor) if request.HasField("cursor") else None
             session = await self._backend.sessions.open(user, cursor, "grpc")
         except SuiteError as error:
@@ -142,8 +139,6 @@ class ContactService(rpc.ContactServiceServicer):
         user_id = self._user_id(request.user_id, context)
         if request.channel not in _PRESENCE:
             raise InvalidRequest(f"channel {request.channel} is not a channel outside of sessions")
-        if request.active_seconds > MAX_PRESENCE_SECONDS:
-            raise InvalidRequest(f"active_seconds {request.active_seconds} is above {MAX_PRESENCE_SECONDS}")
         until_ns = SystemClock().wall_ns() + request.active_seconds * 1_000_000_000
         self._dispatcher.user_active(user_id, _PRESENCE[request.channel], until_ns)
         return pb.ReportPresenceResponse()

@@ -20,7 +20,7 @@ from dexorder_relay.store.logs import Log, start_of
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
-PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
+PAGE_SIZE = 100
 MAX_TOKEN = 2**63 - 1
 V = TypeVar("V")
 TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:", "REVISED:")
@@ -128,9 +128,7 @@ class RequestQueries:
 
 
 def page_size(wanted: int) -> int:
-    """Return the size of a page; InvalidRequest if it is too large."""
-    if wanted > MAX_PAGE_SIZE:
-        raise InvalidRequest(f"page_size {wanted} is over {MAX_PAGE_SIZE}")
+    """Return the size of a page, of which the rule of the field limits the wanted one."""
     return wanted or PAGE_SIZE
 
 

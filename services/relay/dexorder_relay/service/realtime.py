@@ -20,13 +20,11 @@ from dexorder_relay.realtime.control import CANCEL, Connected
 from dexorder_relay.realtime.control import check as check_control
 from dexorder_relay.realtime.live import Interest, LiveStream, SlowClientPolicy
 from dexorder_relay.requests.queries import page_size, read_token
-from dexorder_relay.state.request import check_id, check_ticker
+from dexorder_relay.state.request import check_ticker
 from dexorder_relay.triggers.triggers import SUBSCRIPTION_PREFIX
 
 HISTORY_IDS = 20
-MAX_TICKERS = 1_000
 ITEMS_IN_AN_ANSWER = 1_000
-MAX_REPORTS = 10_000
 MAX_NAME = 256
 
 
@@ -95,16 +93,12 @@ class RealtimeRpcs:
         return operator_pb.ControlIngestorsResponse(results=await self.engine.control.instruct(control, ingestor_id))
 
     def _interest(self, request: pb.WatchMarketDataRequest) -> Interest:
-        if not 1 <= len(request.tickers) <= MAX_TICKERS:
-            raise InvalidRequest(f"tickers has {len(request.tickers)} entries; 1 to {MAX_TICKERS} are allowed")
         for ticker in request.tickers:
             check_ticker(ticker, self.engine.context.venues)
         for period in request.period_seconds:
             check_period(period)
         if not request.include_trades and not request.period_seconds:
             raise InvalidRequest("include_trades is not set and period_seconds is empty; ask for one of them")
-        if not 0 <= request.slow_client <= len(SlowClientPolicy):
-            raise InvalidRequest(f"slow_client {request.slow_client} is not one of 0 to {len(SlowClientPolicy)}")
         return Interest(
             frozenset(request.tickers),
             request.include_trades,
@@ -149,16 +143,12 @@ class RealtimeReports:
 
     async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, _: object) -> ipb.ResumeRealtimeResponse:
         """Return where a dispatch begins."""
-        if not request.job_id:
-            raise InvalidRequest("job_id is missing")
         exchange_ns = min(request.exchange_time_ns, MAX_TIME_NS) if request.HasField("exchange_time_ns") else None
         resumption = self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME], exchange_ns)
         return messages.encode_resumption(resumption)
 
     async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, _: object) -> ipb.ReportRealtimeResponse:
         """Settle records that Kafka has acknowledged."""
-        if len(request.reports) > MAX_REPORTS:
-            raise InvalidRequest(f"reports has {len(request.reports)} entries; at most {MAX_REPORTS} are allowed")
         fenced = await self.engine.realtime.report(list(map(messages.decode_report, request.reports)))
         return ipb.ReportRealtimeResponse(fenced_job_ids=fenced)
 
@@ -181,7 +171,6 @@ class RealtimeReports:
         self, request: ipb.WatchControlRequest, _: object
     ) -> AsyncIterator[ipb.WatchControlResponse]:
         """Stream the instructions for an ingestor; the first answer has none."""
-        check_id("ingestor_id", request.ingestor_id)
         ingestor = Connected(request.ingestor_id, frozenset(request.exchanges), frozenset(request.topics))
         control, signals = self.engine.control, self.engine.context.signals
         with control.connect(ingestor), signals.listen("control", ingestor.event):

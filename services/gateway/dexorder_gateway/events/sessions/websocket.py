@@ -33,6 +33,7 @@ from dexorder_common.model.errors import (
     Unauthenticated,
     Unavailable,
 )
+from dexorder_common.rpc.field_rules import check_request
 from dexorder_common.rpc.streams import beside
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
 from dexorder_gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
@@ -221,6 +222,8 @@ class _RateLimit:
 
 def _parsed(fields: Any, message: M, name: str) -> M:
     try:
-        return json_format.ParseDict(fields, message)
+        parsed = json_format.ParseDict(fields, message)
     except (json_format.ParseError, TypeError, ValueError, AttributeError):
         raise InvalidRequest(f"{name} does not have the form of {message.DESCRIPTOR.name}") from None
+    check_request(parsed)
+    return parsed

@@ -808,7 +808,7 @@ class ReportPresenceRequest(_message.Message):
     channel: _user_events_pb2.ChannelType.ValueType
     """Channel outside of sessions, whose presence the gateway observes itself."""
     active_seconds: _builtins.int
-    """Duration from now, in seconds; 0 ends the activity."""
+    """Duration from now, in seconds, up to 30 days; 0 ends the activity."""
     def __init__(
         self,
         *,

@@ -62,7 +62,7 @@ Global___ReportJobsRequest: _TypeAlias = ReportJobsRequest  # noqa: Y015
 
 @_typing.final
 class PageResult(_message.Message):
-    """One page record of the batch, or adjacent ones of trades as one."""
+    """One page record of the batch, or adjacent ones of trades as one. The relay logs and skips an invalid one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
