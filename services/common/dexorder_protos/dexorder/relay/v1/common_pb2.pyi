@@ -92,7 +92,7 @@ class Cursor(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.str
-    """Id of the log; another one for another database. A restored copy keeps it: a cursor that the copy lacks is reset."""
+    """Id of the log. Each database has its own; a restored copy keeps it, and resets a cursor whose item it lacks."""
     sequence: _builtins.int
     """Sequence of the last item received; 0 for none. Sequences ascend with gaps and are never used for two items."""
     def __init__(
@@ -118,7 +118,7 @@ class StreamStart(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
     oldest_sequence: _builtins.int
-    """Sequence of the oldest item that is stored, of whatever topic; absent if none is."""
+    """Sequence of the oldest item that is stored, of any topic; absent if none is stored."""
     @_builtins.property
     def cursor(self) -> Global___Cursor:
         """Position after which items follow. Pass it, or the cursor of a later item, to resume."""

@@ -36,7 +36,7 @@ class _CoverageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Coverage
     """Each period is verified to have no candle."""
 
 class CoverageKind(_CoverageKind, metaclass=_CoverageKindEnumTypeWrapper):
-    """Content of every period in a range."""
+    """What each period of a range has."""
 
 COVERAGE_KIND_UNSPECIFIED: CoverageKind.ValueType  # 0
 """Not set; never sent."""

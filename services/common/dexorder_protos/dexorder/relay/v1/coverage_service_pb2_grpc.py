@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoverageServiceStub:
-    """What the tables have, and the comparison of both.
+    """Coverage, which states what the tables have, and its comparison with the tables.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class CoverageServiceStub:
 
 
 class CoverageServiceServicer:
-    """What the tables have, and the comparison of both.
+    """Coverage, which states what the tables have, and its comparison with the tables.
     """
 
     def StreamCoverage(self, request, context):
@@ -90,7 +90,7 @@ def add_CoverageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoverageService:
-    """What the tables have, and the comparison of both.
+    """Coverage, which states what the tables have, and its comparison with the tables.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoverageServiceStub:
-    """What the tables have, and the comparison of both."""
+    """Coverage, which states what the tables have, and its comparison with the tables."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -45,7 +45,7 @@ class CoverageServiceStub:
 
 @_typing.type_check_only
 class CoverageServiceAsyncStub(CoverageServiceStub):
-    """What the tables have, and the comparison of both."""
+    """Coverage, which states what the tables have, and its comparison with the tables."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StreamCoverage: _aio.UnaryStreamMultiCallable[_coverage_service_pb2.StreamCoverageRequest, _coverage_service_pb2.StreamCoverageResponse]  # type: ignore[assignment]
@@ -59,7 +59,7 @@ class CoverageServiceAsyncStub(CoverageServiceStub):
     """
 
 class CoverageServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What the tables have, and the comparison of both."""
+    """Coverage, which states what the tables have, and its comparison with the tables."""
 
     @_abc_1.abstractmethod
     def StreamCoverage(

@@ -111,9 +111,9 @@ class Progress(_message.Message):
     jobs: _builtins.int
     """Jobs that the request waits for or waited for."""
     finished_jobs: _builtins.int
-    """Those of them whose final record has been reported."""
+    """Jobs whose final record has been reported."""
     running_jobs: _builtins.int
-    """Those of them that an ingestor works on now."""
+    """Jobs that an ingestor works on now."""
     waiting: _builtins.str
     """Reason why the request makes no progress, for example a table that can't be read; empty if none is known."""
     calls: _builtins.int
@@ -228,7 +228,7 @@ class RequestRecord(_message.Message):
     refresh: _builtins.bool
     """True if the range was to be fetched again, whatever the table had."""
     recheck: _builtins.bool
-    """True for a request of the relay itself, which queries a range again while its coverage stays in force."""
+    """True for a request that the relay made itself: it queries a range again, whose coverage stays in force."""
     @_builtins.property
     def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
         """Of SubmitHistorical, RefreshHistorical and StreamOhlc."""
@@ -580,7 +580,7 @@ Global___WatchNotificationsResponse: _TypeAlias = WatchNotificationsResponse  # 
 
 @_typing.final
 class Notification(_message.Message):
-    """End of a request. It is sent again after a reconnect with the same cursor."""
+    """End of a request. A stream that is opened with an older cursor sends it again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -140,7 +140,7 @@ class HistoryServiceServicer:
 
     def SnapshotTickers(self, request, context):
         """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-        for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+        for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
@@ -161,8 +161,8 @@ class HistoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListInstruments(self, request, context):
-        """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
-        first report.
+        """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
+        and before the first report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

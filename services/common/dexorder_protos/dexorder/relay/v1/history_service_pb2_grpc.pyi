@@ -59,7 +59,7 @@ class HistoryServiceStub:
     """
     SnapshotTickers: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-    for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+    for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
@@ -72,8 +72,8 @@ class HistoryServiceStub:
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     ListInstruments: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]
-    """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
-    first report.
+    """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
+    and before the first report.
     """
 
 @_typing.type_check_only
@@ -106,7 +106,7 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """
     SnapshotTickers: _aio.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-    for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+    for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
@@ -119,8 +119,8 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     ListInstruments: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]  # type: ignore[assignment]
-    """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
-    first report.
+    """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
+    and before the first report.
     """
 
 class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -192,7 +192,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
         """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
-        for history, as a request for table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+        for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
@@ -217,8 +217,8 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.ListInstrumentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.ListInstrumentsResponse, _abc.Awaitable[_history_service_pb2.ListInstrumentsResponse]]:
-        """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange or before the
-        first report.
+        """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
+        and before the first report.
         """
 
 def add_HistoryServiceServicer_to_server(servicer: HistoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

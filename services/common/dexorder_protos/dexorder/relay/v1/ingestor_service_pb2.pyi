@@ -231,7 +231,7 @@ Global___ResumeRealtimeRequest: _TypeAlias = ResumeRealtimeRequest  # noqa: Y015
 
 @_typing.final
 class ResumeRealtimeResponse(_message.Message):
-    """Where a realtime dispatch begins."""
+    """Start of a realtime dispatch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -382,7 +382,7 @@ class ReportRealtimeResponse(_message.Message):
     FENCED_JOB_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fenced_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of the reported job_ids that are fenced, ended or unknown; the ingestor must stop them without WorkComplete."""
+        """The reported job_ids that are fenced, ended or unknown; the ingestor must stop these jobs without WorkComplete."""
 
     def __init__(
         self,
@@ -435,7 +435,7 @@ class JobMarketData(_message.Message):
     """The dispatch. Data of a dispatch that is not current is dropped."""
     @_builtins.property
     def missed(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.Missed]:
-        """What was not sent before the rest of this message, as the stream was too slow; series may have no ticker."""
+        """What was not sent before the rest of this message, because the stream was too slow; series may have no ticker."""
 
     @_builtins.property
     def trades(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Trade]:

@@ -92,7 +92,7 @@ class IngestorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportDelay(self, request, context):
-        """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says.
+        """Report what holds up a dispatch, or that it is not held up any more. It changes only the answers of WatchProgress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ class IngestorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushMarketData(self, request_iterator, context):
-        """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept.
+        """Send live trades and candles to the streams of WatchMarketData, before Kafka has them. Best effort: nothing is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class IngestorServiceStub:
     longer current, the ingestor drops the job without a final record and offers the slot again.
     """
     ReportDelay: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]
-    """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
+    """Report what holds up a dispatch, or that it is not held up any more. It changes only the answers of WatchProgress."""
     ReportInstruments: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportInstrumentsRequest, _ingestor_service_pb2.ReportInstrumentsResponse]
     """Report the instruments of an exchange. Replaces the earlier report."""
     ResumeRealtime: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]
@@ -50,7 +50,7 @@ class IngestorServiceStub:
     and records may share a call; those of one series must come in the order of its records.
     """
     PushMarketData: _grpc.StreamUnaryMultiCallable[_ingestor_service_pb2.PushMarketDataRequest, _ingestor_service_pb2.PushMarketDataResponse]
-    """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
+    """Send live trades and candles to the streams of WatchMarketData, before Kafka has them. Best effort: nothing is stored."""
     WatchControl: _grpc.UnaryStreamMultiCallable[_ingestor_service_pb2.WatchControlRequest, _ingestor_service_pb2.WatchControlResponse]
     """Stream the instructions for this ingestor while it runs."""
     ReportControl: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportControlRequest, _ingestor_service_pb2.ReportControlResponse]
@@ -68,7 +68,7 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     longer current, the ingestor drops the job without a final record and offers the slot again.
     """
     ReportDelay: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]  # type: ignore[assignment]
-    """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
+    """Report what holds up a dispatch, or that it is not held up any more. It changes only the answers of WatchProgress."""
     ReportInstruments: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportInstrumentsRequest, _ingestor_service_pb2.ReportInstrumentsResponse]  # type: ignore[assignment]
     """Report the instruments of an exchange. Replaces the earlier report."""
     ResumeRealtime: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]  # type: ignore[assignment]
@@ -78,7 +78,7 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     and records may share a call; those of one series must come in the order of its records.
     """
     PushMarketData: _aio.StreamUnaryMultiCallable[_ingestor_service_pb2.PushMarketDataRequest, _ingestor_service_pb2.PushMarketDataResponse]  # type: ignore[assignment]
-    """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
+    """Send live trades and candles to the streams of WatchMarketData, before Kafka has them. Best effort: nothing is stored."""
     WatchControl: _aio.UnaryStreamMultiCallable[_ingestor_service_pb2.WatchControlRequest, _ingestor_service_pb2.WatchControlResponse]  # type: ignore[assignment]
     """Stream the instructions for this ingestor while it runs."""
     ReportControl: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportControlRequest, _ingestor_service_pb2.ReportControlResponse]  # type: ignore[assignment]
@@ -105,7 +105,7 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ingestor_service_pb2.ReportDelayRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ingestor_service_pb2.ReportDelayResponse, _abc.Awaitable[_ingestor_service_pb2.ReportDelayResponse]]:
-        """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
+        """Report what holds up a dispatch, or that it is not held up any more. It changes only the answers of WatchProgress."""
 
     @_abc_1.abstractmethod
     def ReportInstruments(
@@ -139,7 +139,7 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_ingestor_service_pb2.PushMarketDataRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_ingestor_service_pb2.PushMarketDataResponse, _abc.Awaitable[_ingestor_service_pb2.PushMarketDataResponse]]:
-        """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
+        """Send live trades and candles to the streams of WatchMarketData, before Kafka has them. Best effort: nothing is stored."""
 
     @_abc_1.abstractmethod
     def WatchControl(

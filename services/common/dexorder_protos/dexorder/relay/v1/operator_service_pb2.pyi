@@ -35,7 +35,7 @@ class _ControlOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Contro
     CONTROL_OUTCOME_REFUSED: _ControlOutcome.ValueType  # 2
     """Nothing has changed, for the reason given."""
     CONTROL_OUTCOME_UNKNOWN: _ControlOutcome.ValueType  # 3
-    """The ingestor did not say in time, or was disconnected; it may have had its effect."""
+    """The ingestor did not answer in time, or was disconnected; the instruction may have had its effect."""
 
 class ControlOutcome(_ControlOutcome, metaclass=_ControlOutcomeEnumTypeWrapper):
     """Outcome of an instruction at one ingestor."""
@@ -47,7 +47,7 @@ CONTROL_OUTCOME_APPLIED: ControlOutcome.ValueType  # 1
 CONTROL_OUTCOME_REFUSED: ControlOutcome.ValueType  # 2
 """Nothing has changed, for the reason given."""
 CONTROL_OUTCOME_UNKNOWN: ControlOutcome.ValueType  # 3
-"""The ingestor did not say in time, or was disconnected; it may have had its effect."""
+"""The ingestor did not answer in time, or was disconnected; the instruction may have had its effect."""
 Global___ControlOutcome: _TypeAlias = ControlOutcome  # noqa: Y015
 
 @_typing.final
@@ -221,7 +221,7 @@ class ControlResult(_message.Message):
     """Reason for an outcome other than APPLIED."""
     @_builtins.property
     def state(self) -> Global___IngestorState:
-        """State of the ingestor after it; absent if it did not say."""
+        """State of the ingestor after it; absent if the ingestor did not report it."""
 
     def __init__(
         self,

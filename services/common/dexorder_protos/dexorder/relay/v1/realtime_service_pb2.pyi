@@ -35,7 +35,7 @@ class _RealtimeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Realtim
     REALTIME_STATE_RUNNING: _RealtimeState.ValueType  # 2
     """An ingestor works on it."""
     REALTIME_STATE_STOPPING: _RealtimeState.ValueType  # 3
-    """Its ingestor was told to stop, because nobody needs it any more or because more is wanted of it."""
+    """The relay has told its ingestor to stop: no subscription needs it any more, or one needs more data than it produces."""
 
 class RealtimeState(_RealtimeState, metaclass=_RealtimeStateEnumTypeWrapper):
     """State of a realtime job."""
@@ -47,7 +47,7 @@ REALTIME_STATE_WAITING: RealtimeState.ValueType  # 1
 REALTIME_STATE_RUNNING: RealtimeState.ValueType  # 2
 """An ingestor works on it."""
 REALTIME_STATE_STOPPING: RealtimeState.ValueType  # 3
-"""Its ingestor was told to stop, because nobody needs it any more or because more is wanted of it."""
+"""The relay has told its ingestor to stop: no subscription needs it any more, or one needs more data than it produces."""
 Global___RealtimeState: _TypeAlias = RealtimeState  # noqa: Y015
 
 class _SlowClientPolicy:
@@ -76,7 +76,7 @@ Global___SlowClientPolicy: _TypeAlias = SlowClientPolicy  # noqa: Y015
 
 @_typing.final
 class RealtimeSubscription(_message.Message):
-    """A subscription to one market. It runs until it is stopped, whatever restarts meanwhile."""
+    """A subscription to one market. It runs until it is stopped; restarts of any part do not end it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -539,8 +539,8 @@ class LiveState(_message.Message):
     ticker: _builtins.str
     """Market identifier."""
     state: Global___RealtimeState.ValueType
-    """State of its job; WAITING if it has no subscription. After a change to RUNNING live data begins anew, and may repeat
-    trades; what lies between is in the tables.
+    """State of its job; WAITING if it has no subscription. After a change to RUNNING, live data starts again and may repeat
+    trades; the tables have the data of the gap.
     """
     def __init__(
         self,

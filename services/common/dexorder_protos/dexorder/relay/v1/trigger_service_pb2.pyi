@@ -35,7 +35,7 @@ class _TriggerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TriggerS
     TRIGGER_STATE_RUNNING: _TriggerState.ValueType  # 2
     """The pipeline evaluates it."""
     TRIGGER_STATE_SUSPENDED: _TriggerState.ValueType  # 3
-    """The pipeline has stopped evaluating it, as it exceeded a limit. Delete it to use its id again."""
+    """The pipeline has stopped evaluating it because it exceeded a limit. Delete it to use its id again."""
     TRIGGER_STATE_ENDED: _TriggerState.ValueType  # 4
     """It has ended by itself: it fires once, or its time is over."""
 
@@ -49,7 +49,7 @@ TRIGGER_STATE_WAITING: TriggerState.ValueType  # 1
 TRIGGER_STATE_RUNNING: TriggerState.ValueType  # 2
 """The pipeline evaluates it."""
 TRIGGER_STATE_SUSPENDED: TriggerState.ValueType  # 3
-"""The pipeline has stopped evaluating it, as it exceeded a limit. Delete it to use its id again."""
+"""The pipeline has stopped evaluating it because it exceeded a limit. Delete it to use its id again."""
 TRIGGER_STATE_ENDED: TriggerState.ValueType  # 4
 """It has ended by itself: it fires once, or its time is over."""
 Global___TriggerState: _TypeAlias = TriggerState  # noqa: Y015

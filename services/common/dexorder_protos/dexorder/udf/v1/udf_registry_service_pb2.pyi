@@ -32,7 +32,7 @@ class _UdfStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UdfState.Val
     UDF_STATE_RUNNING: _UdfState.ValueType  # 2
     """It runs."""
     UDF_STATE_WAITING: _UdfState.ValueType  # 3
-    """Something that it needs is away: the source, the relay, the catalog, a topic. It goes on by itself."""
+    """Something that it needs is unavailable: the source, the relay, the catalog or a topic. It continues by itself."""
     UDF_STATE_FAILED: _UdfState.ValueType  # 4
     """It has given up; `message` has the reason in its own words. StartUdf starts it again."""
     UDF_STATE_STOPPED: _UdfState.ValueType  # 5
@@ -48,7 +48,7 @@ UDF_STATE_STARTING: UdfState.ValueType  # 1
 UDF_STATE_RUNNING: UdfState.ValueType  # 2
 """It runs."""
 UDF_STATE_WAITING: UdfState.ValueType  # 3
-"""Something that it needs is away: the source, the relay, the catalog, a topic. It goes on by itself."""
+"""Something that it needs is unavailable: the source, the relay, the catalog or a topic. It continues by itself."""
 UDF_STATE_FAILED: UdfState.ValueType  # 4
 """It has given up; `message` has the reason in its own words. StartUdf starts it again."""
 UDF_STATE_STOPPED: UdfState.ValueType  # 5
@@ -335,7 +335,7 @@ class UdfStatus(_message.Message):
     fed: _builtins.int
     """Points that it was fed since the driver's start."""
     late: _builtins.int
-    """Points since then that were not fed, as they came after later ones."""
+    """Points since then that were not fed, because later ones had been fed before they arrived."""
     unread_records: _builtins.int
     """Records of the topic that are not read yet."""
     restarts: _builtins.int
