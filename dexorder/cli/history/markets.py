@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import dexorder
 from dexorder.cli.terminal import output
@@ -26,7 +26,7 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
         for each in listed:
             output.stdout().print(each.ticker)
         return
-    _print_table(listed)
+    output.stdout().print(output.plain_table(_COLUMNS, map(_cells, listed)))
     err = output.stderr()
     if found.candles:
         periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
@@ -43,15 +43,8 @@ def _as_json(found: InstrumentList, listed: Sequence[ListedInstrument]) -> dict[
     }
 
 
-def _print_table(listed: Iterable[ListedInstrument]) -> None:
-    """Print a row for each instrument. Only tickers are folded, so that the numbers stay readable in 80 columns."""
-    table = output.plain_table(_COLUMNS, map(_cells, listed))
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    output.stdout().print(table)
-
-
 def _cells(each: ListedInstrument) -> tuple[str, ...]:
+    """Return a row that is so narrow that in 80 columns only long tickers are folded."""
     return (
         each.ticker,
         "yes" if each.active else "no",

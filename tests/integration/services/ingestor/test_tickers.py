@@ -18,7 +18,7 @@ from dexorder.cli.history.runs import RunStore, file_name
 from dexorder.cli.rows.options import OutputOptions
 from dexorder.errors import VenueUnknown
 from dexorder_common.model.history import RequestStatus
-from dexorder_common.model.instrument import InstrumentList
+from dexorder_common.model.instrument import InstrumentKind, InstrumentList
 from dexorder_common.model.time_range import TimeRange
 from tests.fakes.exchange import answering
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
@@ -133,6 +133,14 @@ async def derivatives(folder: Path) -> AsyncIterator[tuple[Whole, Derivatives]]:
         yield made, there
 
 
+def kind_of(ticker: str) -> InstrumentKind:
+    """Return the kind that the form of ccxt's symbol shows."""
+    if ":" not in ticker:
+        return InstrumentKind.SPOT
+    parts = ticker.count("-")
+    return InstrumentKind.OPTION if parts > 1 else InstrumentKind.FUTURE if parts else InstrumentKind.SWAP
+
+
 async def reported(w: Whole) -> InstrumentList:
     async with asyncio.timeout(60):
         while True:
@@ -145,7 +153,10 @@ async def reported(w: Whole) -> InstrumentList:
 async def test_each_ticker_is_its_own_market_from_the_request_to_the_rows(tmp_path: Path) -> None:
     span = TimeRange(at(0), at(150))
     async with derivatives(tmp_path) as (w, exchange):
-        assert {m.ticker for m in (await reported(w)).markets} == TICKERS.keys()
+        listed = (await reported(w)).markets
+        assert {m.ticker: m.exchange_id for m in listed} == {ticker: place[1] for ticker, place in TICKERS.items()}
+        assert {m.ticker: m.kind for m in listed} == {ticker: kind_of(ticker) for ticker in TICKERS}
+        assert {m.ticker for m in listed if m.expiry_ns == EXPIRY_MS * 1_000_000} == {t for t in TICKERS if "-25" in t}
         for ticker, place in TICKERS.items():
             exchange.asked.clear()
             first = len(w.gateway.records)

@@ -86,6 +86,7 @@ def test_table_is_readable_in_80_columns(listed: FakeRelay, monkeypatch: pytest.
             active=True,
             kind=pb.INSTRUMENT_KIND_FUTURE,
             tick_size=0.1,
+            lot_size=0.001,
             expiry_ns=EXPIRY_NS,
         ),
         pb.Instrument(
@@ -108,7 +109,7 @@ def test_table_is_readable_in_80_columns(listed: FakeRelay, monkeypatch: pytest.
         return run("SIM").stdout.splitlines()
 
     assert [line.split() for line in lines(*usual) if "BINANCE" in line] == [
-        ["BTC/USDT:USDT-261225.BINANCE", "yes", "future", "0.1", "2026-12-25"],
+        ["BTC/USDT:USDT-261225.BINANCE", "yes", "future", "0.1", "0.001", "2026-12-25"],
         ["SHIB/USDT.BINANCE", "no", "spot", "1e-08", "0.0001"],
         ["X/USD.BINANCE", "yes"],
     ]
