@@ -42,7 +42,7 @@ from tests.unit.services.ingestor.history.simulated import campaign
 from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES
 
 SHARE = 0.2
-KINDS = tuple(kind for kind in get_args(Kind) if kind not in (*STATUSES, *SILENCES, "edited"))
+KINDS = tuple(kind for kind in get_args(Kind) if kind not in (*STATUSES, *SILENCES, "edited", "absent"))
 """Every way to answer 200 and be wrong, but for one sound candle in place of another: where that is not asked for twice
 nobody can tell."""
 PATIENCE_SECONDS = 180
