@@ -1,11 +1,18 @@
-// Requests the history of a market and waits for its notification:
+// Requests the history of a market and waits for its end; prints the notifications of a topic, without end; or prints
+// the states of the requests whose ids it reads, one a line:
 //
-//	go run . 127.0.0.1:50051 BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
+//	go run . 127.0.0.1:50051 history BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
+//	go run . 127.0.0.1:50051 follow RESPONSE:my-client
+//	go run . 127.0.0.1:50051 states < ids.txt
 package main
 
 import (
+	"bufio"
 	"context"
+	_ "embed"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"strconv"
@@ -21,84 +28,134 @@ import (
 	relayv1 "dexorder.com/proto/dexorder/relay/v1"
 )
 
-func main() {
-	if len(os.Args) != 6 {
-		log.Fatal("arguments: ADDRESS TICKER PERIOD_SECONDS START END")
-	}
-	period, err := strconv.ParseUint(os.Args[3], 10, 32)
-	check(err)
-	start, err := time.Parse(time.RFC3339, os.Args[4])
-	check(err)
-	end, err := time.Parse(time.RFC3339, os.Args[5])
-	check(err)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
-	defer cancel()
+// With this config gRPC waits for a relay that restarts, and repeats the calls that may be repeated. It does not reopen
+// streams that have begun: see subscription.
+//
+//go:embed service_config.json
+var serviceConfig string
 
-	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+func main() {
+	if len(os.Args) < 3 {
+		log.Fatal("arguments: ADDRESS history TICKER PERIOD_SECONDS START END | ADDRESS follow TOPIC | ADDRESS states")
+	}
+	connection, err := grpc.NewClient(os.Args[1],
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(serviceConfig))
 	check(err)
 	defer connection.Close()
-	history := relayv1.NewHistoryServiceClient(connection)
+	client := relayv1.NewHistoryServiceClient(connection)
 
-	// The id is ours, so repeating the call after a lost connection changes nothing.
-	request := &ingestv1.SubmitHistoricalRequest{
-		RequestId: fmt.Sprintf("go-%d", time.Now().UnixNano()), Ticker: os.Args[2], PeriodSeconds: uint32(period),
-		StartTime: uint64(start.UnixNano()), EndTime: uint64(end.UnixNano()),
+	ctx := context.Background()
+	switch command, arguments := os.Args[2], os.Args[3:]; {
+	case command == "history" && len(arguments) == 4:
+		history(ctx, client, arguments[0], arguments[1], arguments[2], arguments[3])
+	case command == "follow" && len(arguments) == 1:
+		follow(ctx, client, arguments[0])
+	case command == "states" && len(arguments) == 0:
+		states(ctx, client)
+	default:
+		log.Fatalf("unknown command, or wrong number of arguments: %q", os.Args[2:])
 	}
-	submitted, err := history.SubmitHistorical(ctx, request)
-	for isLost(err) {
-		log.Printf("waiting for the relay: %v", err)
-		time.Sleep(time.Second)
-		submitted, err = history.SubmitHistorical(ctx, request)
-	}
+}
+
+// history submits a request and waits for its notification.
+func history(ctx context.Context, client relayv1.HistoryServiceClient, ticker, period, start, end string) {
+	periodSeconds, err := strconv.ParseUint(period, 10, 32)
+	check(err)
+	// The id is ours, so gRPC may repeat the call after a lost connection.
+	submitted, err := client.SubmitHistorical(ctx, &ingestv1.SubmitHistoricalRequest{
+		RequestId: fmt.Sprintf("go-%d", time.Now().UnixNano()), Ticker: ticker, PeriodSeconds: uint32(periodSeconds),
+		StartTime: nanoseconds(start), EndTime: nanoseconds(end),
+	})
 	check(err)
 	if submitted.GetErrorMessage() != "" {
 		log.Fatalf("%s: %s", submitted.Status, submitted.GetErrorMessage())
 	}
-
-	watched := &relayv1.WatchNotificationsRequest{Topic: submitted.NotificationTopic}
-	notification, err := next(ctx, history, watched)
-	for isLost(err) {
-		log.Printf("waiting for the relay: %v", err)
-		time.Sleep(time.Second)
-		notification, err = next(ctx, history, watched)
-	}
+	notification, err := newSubscription(client, submitted.NotificationTopic).next(ctx)
 	check(err)
 	ended := notification.Ready
 	fmt.Printf("%s: %d rows in %s.%s %s\n",
 		ended.Status, ended.RowCount, ended.IcebergNamespace, ended.IcebergTable, ended.GetErrorMessage())
 }
 
-// next returns the next notification. Afterwards watched.After is the last position received, so that the same call resumes.
-func next(
-	ctx context.Context, history relayv1.HistoryServiceClient, watched *relayv1.WatchNotificationsRequest,
-) (*relayv1.Notification, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := history.WatchNotifications(ctx, watched)
-	if err != nil {
-		return nil, err
+// follow prints the notifications of a topic.
+func follow(ctx context.Context, client relayv1.HistoryServiceClient, topic string) {
+	for notifications := newSubscription(client, topic); ; {
+		notification, err := notifications.next(ctx)
+		check(err)
+		fmt.Println(notification.Ready.RequestId, notification.Ready.Status)
 	}
+}
+
+// states prints the state of each request whose id is a line of stdin.
+func states(ctx context.Context, client relayv1.HistoryServiceClient) {
+	ids := bufio.NewScanner(os.Stdin)
+	for ids.Scan() {
+		answer, err := client.GetRequest(ctx, &relayv1.GetRequestRequest{RequestId: ids.Text()})
+		check(err)
+		fmt.Println(ids.Text(), answer.Record.State)
+	}
+	check(ids.Err())
+}
+
+// subscription reads the notifications of a topic, across restarts of the relay.
+type subscription struct {
+	client  relayv1.HistoryServiceClient
+	request *relayv1.WatchNotificationsRequest // its After is the last position received
+	stream  grpc.ServerStreamingClient[relayv1.WatchNotificationsResponse]
+}
+
+func newSubscription(client relayv1.HistoryServiceClient, topic string) *subscription {
+	return &subscription{client: client, request: &relayv1.WatchNotificationsRequest{Topic: topic}}
+}
+
+// next returns the next notification.
+func (s *subscription) next(ctx context.Context) (*relayv1.Notification, error) {
 	for {
-		answer, err := stream.Recv()
+		answer, err := s.receive(ctx)
+		if isLost(err) {
+			log.Printf("waiting for the relay: %v", err)
+			time.Sleep(time.Second)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		switch message := answer.Message.(type) {
 		case *relayv1.WatchNotificationsResponse_Opened:
-			watched.After = message.Opened.Cursor
+			s.request.After = message.Opened.Cursor
 		case *relayv1.WatchNotificationsResponse_Reset_:
-			log.Print("the relay no longer has all that follows our cursor; all that is stored follows")
-			watched.After = message.Reset_.Cursor
+			log.Print("reset: the relay can't continue at our position; all that is stored follows")
+			s.request.After = message.Reset_.Cursor
 		case *relayv1.WatchNotificationsResponse_Notification:
-			watched.After = message.Notification.Cursor
+			s.request.After = message.Notification.Cursor
 			return message.Notification, nil
 		}
 	}
 }
 
+// receive returns the next answer, of a new stream after an error.
+func (s *subscription) receive(ctx context.Context) (answer *relayv1.WatchNotificationsResponse, err error) {
+	if s.stream == nil {
+		s.stream, err = s.client.WatchNotifications(ctx, s.request)
+	}
+	if err == nil {
+		answer, err = s.stream.Recv()
+	}
+	if err != nil {
+		s.stream = nil
+	}
+	return answer, err
+}
+
 // isLost says whether the relay could not be reached, or was stopped.
 func isLost(err error) bool {
-	return status.Code(err) == codes.Unavailable
+	return errors.Is(err, io.EOF) || status.Code(err) == codes.Unavailable
+}
+
+func nanoseconds(text string) uint64 {
+	moment, err := time.Parse(time.RFC3339, text)
+	check(err)
+	return uint64(moment.UnixNano())
 }
 
 // check ends the program with a failed call's text and the field that it names.

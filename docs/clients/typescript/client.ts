@@ -1,13 +1,18 @@
-// Requests the history of a market and waits for its notification:
+// Requests the history of a market and waits for its end; prints the notifications of a topic, without end; or prints
+// the states of the requests whose ids it reads, one a line:
 //
 //   npm install && npm run stubs
-//   npm start -- 127.0.0.1:50051 BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
+//   npm start -- 127.0.0.1:50051 history BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
+//   npm start -- 127.0.0.1:50051 follow RESPONSE:my-client
+//   npm start -s -- 127.0.0.1:50051 states < ids.txt
 
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
+import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
 import type { SubmitResponse__Output } from "./gen/dexorder/ingest/v1/SubmitResponse.js";
+import type { GetRequestResponse__Output } from "./gen/dexorder/relay/v1/GetRequestResponse.js";
 import type { HistoryServiceClient } from "./gen/dexorder/relay/v1/HistoryService.js";
 import type { Notification__Output } from "./gen/dexorder/relay/v1/Notification.js";
 import type { WatchNotificationsRequest } from "./gen/dexorder/relay/v1/WatchNotificationsRequest.js";
@@ -16,65 +21,99 @@ import type { ProtoGrpcType } from "./gen/history_service.js";
 
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url));
 
-async function main(address: string, ticker: string, period: string, start: string, end: string): Promise<void> {
+function connect(address: string): HistoryServiceClient {
   const definition = loader.loadSync("dexorder/relay/v1/history_service.proto", {
     includeDirs: [PROTOS], keepCase: true, longs: String, enums: String, defaults: true, oneofs: true,
   });
   const packages = grpc.loadPackageDefinition(definition) as unknown as ProtoGrpcType;
-  const history = new packages.dexorder.relay.v1.HistoryService(address, grpc.credentials.createInsecure());
+  return new packages.dexorder.relay.v1.HistoryService(address, grpc.credentials.createInsecure());
+}
 
-  // The id is ours, so repeating the call after a lost connection changes nothing.
+// Submits a request and waits for its notification.
+async function history(client: HistoryServiceClient, ticker: string, period: string, start: string, end: string) {
+  // The id is ours, so the call may be repeated after a lost connection.
   const request = {
     request_id: `ts-${process.hrtime.bigint()}`, ticker, period_seconds: Number(period),
     start_time: nanoseconds(start), end_time: nanoseconds(end),
   };
-  const submitted = await repeated(() => new Promise<SubmitResponse__Output>((resolve, reject) => {
-    history.SubmitHistorical(request, (error, answer) => (error || !answer ? reject(error) : resolve(answer)));
-  }));
+  const submitted = await repeated<SubmitResponse__Output>((done) => client.SubmitHistorical(request, done));
   if (submitted.error_message) {
     throw new Error(`${submitted.status}: ${submitted.error_message}`);
   }
-
-  const watched: WatchNotificationsRequest = { topic: submitted.notification_topic };
-  const ended = (await repeated(() => next(history, watched))).ready!;
-  const table = `${ended.iceberg_namespace}.${ended.iceberg_table}`;
-  console.log(`${ended.status}: ${ended.row_count} rows in ${table} ${ended.error_message ?? ""}`);
-  history.close();
-}
-
-// Returns the next notification. Afterwards watched.after is the last position received, so that the same call resumes.
-async function next(history: HistoryServiceClient, watched: WatchNotificationsRequest): Promise<Notification__Output> {
-  const answers = history.WatchNotifications(watched);
-  answers.on("error", () => {}); // the loop throws it; cancelling makes another one
-  try {
-    for await (const answer of answers as AsyncIterable<WatchNotificationsResponse__Output>) {
-      if (answer.reset) {
-        console.error("the relay no longer has all that follows our cursor; all that is stored follows");
-      }
-      watched.after = (answer.opened ?? answer.reset ?? answer.notification)!.cursor;
-      if (answer.notification) {
-        return answer.notification;
-      }
-    }
-  } finally {
-    answers.cancel();
+  for await (const notification of notifications(client, submitted.notification_topic)) {
+    const ended = notification.ready!;
+    const table = `${ended.iceberg_namespace}.${ended.iceberg_table}`;
+    console.log(`${ended.status}: ${ended.row_count} rows in ${table} ${ended.error_message ?? ""}`);
+    return;
   }
-  throw new Error("the stream has ended");
 }
 
-// Repeats a call while the relay can't be reached, or is stopped.
-async function repeated<T>(call: () => Promise<T>): Promise<T> {
+// Prints the notifications of a topic.
+async function follow(client: HistoryServiceClient, topic: string) {
+  for await (const { ready } of notifications(client, topic)) {
+    console.log(`${ready!.request_id} ${ready!.status}`);
+  }
+}
+
+// Prints the state of each request whose id is a line of stdin.
+async function states(client: HistoryServiceClient) {
+  for await (const request_id of createInterface({ input: process.stdin })) {
+    const answer = await repeated<GetRequestResponse__Output>((done) => client.GetRequest({ request_id }, done));
+    console.log(`${request_id} ${answer.record!.state}`);
+  }
+}
+
+// Yields the notifications of a topic, across restarts of the relay.
+async function* notifications(client: HistoryServiceClient, topic: string): AsyncGenerator<Notification__Output> {
+  const watched: WatchNotificationsRequest = { topic }; // its `after` is the last position received
+  for (;;) {
+    const answers = client.WatchNotifications(watched);
+    answers.on("error", () => {}); // the loop throws it; cancelling makes another one
+    try {
+      for await (const answer of answers as AsyncIterable<WatchNotificationsResponse__Output>) {
+        if (answer.reset) {
+          console.error("reset: the relay can't continue at our position; all that is stored follows");
+        }
+        const start = answer.opened ?? answer.reset ?? answer.notification;
+        watched.after = start?.cursor ?? watched.after;
+        if (answer.notification) {
+          yield answer.notification;
+        }
+      }
+    } catch (error) {
+      throwUnlessLost(error);
+    } finally {
+      answers.cancel();
+    }
+    await pause();
+  }
+}
+
+type Callback<T> = (error: grpc.ServiceError | null, answer?: T) => void;
+
+// Makes a call, again while the relay can't be reached, or is stopped.
+async function repeated<T>(call: (done: Callback<T>) => void): Promise<T> {
   for (;;) {
     try {
-      return await call();
+      return await new Promise((resolve, reject) => {
+        call((error, answer) => (error ? reject(error) : resolve(answer!)));
+      });
     } catch (error) {
-      if ((error as grpc.ServiceError).code !== grpc.status.UNAVAILABLE) {
-        throw error;
-      }
-      console.error(`waiting for the relay: ${(error as Error).message}`);
-      await new Promise((resolve) => setTimeout(resolve, 1_000));
+      throwUnlessLost(error);
     }
+    await pause();
   }
+}
+
+function throwUnlessLost(error: unknown) {
+  if ((error as grpc.ServiceError).code !== grpc.status.UNAVAILABLE) {
+    throw error;
+  }
+  console.error(`waiting for the relay: ${(error as Error).message}`);
+}
+
+function pause(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 1_000));
 }
 
 // Times do not fit into a JavaScript number: they are texts.
@@ -82,8 +121,14 @@ function nanoseconds(time: string): string {
   return (BigInt(Date.parse(time)) * 1_000_000n).toString();
 }
 
-const [address, ticker, period, start, end] = process.argv.slice(2);
-if (!address || !ticker || !period || !start || !end) {
-  throw new Error("arguments: ADDRESS TICKER PERIOD_SECONDS START END");
+const COMMANDS: Record<string, (client: HistoryServiceClient, ...words: [any, any, any, any]) => Promise<void>> = {
+  history, follow, states,
+};
+const [address, command, ...words] = process.argv.slice(2);
+const run = COMMANDS[command ?? ""];
+if (!address || !run || words.length !== run.length - 1) {
+  throw new Error("arguments: ADDRESS history TICKER PERIOD_SECONDS START END | ADDRESS follow TOPIC | ADDRESS states");
 }
-await main(address, ticker, period, start, end);
+const client = connect(address);
+await run(client, ...(words as [string, string, string, string]));
+client.close();

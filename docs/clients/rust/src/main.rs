@@ -1,22 +1,28 @@
-//! Requests the history of a market and waits for its notification:
+//! Requests the history of a market and waits for its end; prints the notifications of a topic, without end; or prints
+//! the states of the requests whose ids it reads, one a line:
 //!
-//!     cargo run -- 127.0.0.1:50051 BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
+//!     cargo run -- 127.0.0.1:50051 history BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
+//!     cargo run -- 127.0.0.1:50051 follow RESPONSE:my-client
+//!     cargo run -- 127.0.0.1:50051 states < ids.txt
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
-#[allow(clippy::all)]
+#[allow(clippy::all, dead_code)]
 mod stubs {
     tonic::include_proto!("stubs");
 }
-use stubs::dexorder::ingest::v1::{SubmitHistoricalRequest, submit_response::SubmitStatus};
+use stubs::dexorder::ingest::v1::SubmitHistoricalRequest;
 use stubs::dexorder::relay::v1::history_service_client::HistoryServiceClient;
 use stubs::dexorder::relay::v1::watch_notifications_response::Message;
-use stubs::dexorder::relay::v1::{Notification, WatchNotificationsRequest};
+use stubs::dexorder::relay::v1::{
+    GetRequestRequest, Notification, WatchNotificationsRequest, WatchNotificationsResponse,
+};
 
+type Client = HistoryServiceClient<Channel>;
 type AnyError = Box<dyn std::error::Error>;
 
 #[tokio::main]
@@ -29,40 +35,37 @@ async fn main() {
 
 async fn run() -> Result<(), AnyError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [address, ticker, period, start, end] = arguments.as_slice() else {
-        return Err("arguments: ADDRESS TICKER PERIOD_SECONDS START END".into());
-    };
-    let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
-    let mut history = HistoryServiceClient::new(channel);
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        [address, "history", ticker, period, start, end] => {
+            history(connect(address)?, ticker, period, start, end).await
+        }
+        [address, "follow", topic] => follow(connect(address)?, topic).await,
+        [address, "states"] => states(connect(address)?).await,
+        _ => Err("arguments: ADDRESS history TICKER PERIOD_SECONDS START END | ADDRESS follow TOPIC | ADDRESS states".into()),
+    }
+}
 
-    // The id is ours, so repeating the call after a lost connection changes nothing.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+fn connect(address: &str) -> Result<Client, AnyError> {
+    Ok(Client::new(Endpoint::from_shared(format!("http://{address}"))?.connect_lazy()))
+}
+
+/// Submits a request and waits for its notification.
+async fn history(client: Client, ticker: &str, period: &str, start: &str, end: &str) -> Result<(), AnyError> {
+    // The id is ours, so the call may be repeated after a lost connection.
     let request = SubmitHistoricalRequest {
-        request_id: format!("rust-{}", now.as_nanos()),
-        ticker: ticker.clone(),
+        request_id: format!("rust-{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos()),
+        ticker: ticker.into(),
         period_seconds: period.parse()?,
         start_time: nanoseconds(start)?,
         end_time: nanoseconds(end)?,
         ..Default::default()
     };
-    let submitted = loop {
-        match history.submit_historical(request.clone()).await {
-            Err(status) if is_lost(&status) => pause(&status).await,
-            answer => break answer.map_err(explained)?.into_inner(),
-        }
-    };
+    let submitted = repeated(async || client.clone().submit_historical(request.clone()).await).await?.into_inner();
     if let Some(message) = submitted.error_message.as_ref().filter(|message| !message.is_empty()) {
         return Err(format!("{}: {message}", submitted.status().as_str_name()).into());
     }
-    assert!(matches!(submitted.status(), SubmitStatus::Queued | SubmitStatus::Duplicate));
-
-    let mut watched = WatchNotificationsRequest { topic: submitted.notification_topic, after: None };
-    let notification = loop {
-        match next(&mut history, &mut watched).await {
-            Err(status) if is_lost(&status) => pause(&status).await,
-            answer => break answer.map_err(explained)?,
-        }
-    };
+    let notification = Subscription::new(client, &submitted.notification_topic).next().await?;
     let ended = notification.ready.ok_or("the notification is empty")?;
     println!(
         "{}: {} rows in {}.{} {}",
@@ -75,37 +78,93 @@ async fn run() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Returns the next notification. Afterwards `watched.after` is the last position received, so that the same call resumes.
-async fn next(
-    history: &mut HistoryServiceClient<Channel>,
-    watched: &mut WatchNotificationsRequest,
-) -> Result<Notification, Status> {
-    let mut answers = history.watch_notifications(watched.clone()).await?.into_inner();
-    while let Some(answer) = answers.message().await? {
-        match answer.message {
-            Some(Message::Opened(start)) => watched.after = start.cursor,
-            Some(Message::Reset(start)) => {
-                eprintln!("the relay no longer has all that follows our cursor; all that is stored follows");
-                watched.after = start.cursor;
+/// Prints the notifications of a topic.
+async fn follow(client: Client, topic: &str) -> Result<(), AnyError> {
+    let mut notifications = Subscription::new(client, topic);
+    loop {
+        let ready = notifications.next().await?.ready.ok_or("the notification is empty")?;
+        println!("{} {}", ready.request_id, ready.status().as_str_name());
+    }
+}
+
+/// Prints the state of each request whose id is a line of stdin.
+async fn states(client: Client) -> Result<(), AnyError> {
+    for line in std::io::stdin().lines() {
+        let request = GetRequestRequest { request_id: line? };
+        let answer = repeated(async || client.clone().get_request(request.clone()).await).await?.into_inner();
+        let record = answer.record.ok_or("the record is empty")?;
+        println!("{} {}", request.request_id, record.state().as_str_name());
+    }
+    Ok(())
+}
+
+/// Reads the notifications of a topic, across restarts of the relay.
+struct Subscription {
+    client: Client,
+    request: WatchNotificationsRequest, // its `after` is the last position received
+    stream: Option<Streaming<WatchNotificationsResponse>>,
+}
+
+impl Subscription {
+    fn new(client: Client, topic: &str) -> Self {
+        Self { client, request: WatchNotificationsRequest { topic: topic.into(), after: None }, stream: None }
+    }
+
+    /// Returns the next notification.
+    async fn next(&mut self) -> Result<Notification, AnyError> {
+        loop {
+            let answer = match self.receive().await {
+                Ok(answer) => answer,
+                Err(status) => {
+                    self.stream = None;
+                    pause_if_lost(status).await?;
+                    continue;
+                }
+            };
+            match answer.message {
+                Some(Message::Opened(start)) => self.request.after = start.cursor,
+                Some(Message::Reset(start)) => {
+                    eprintln!("reset: the relay can't continue at our position; all that is stored follows");
+                    self.request.after = start.cursor;
+                }
+                Some(Message::Notification(notification)) => {
+                    self.request.after = notification.cursor.clone();
+                    return Ok(notification);
+                }
+                None => {} // a kind of answer that a newer relay has
             }
-            Some(Message::Notification(notification)) => {
-                watched.after = notification.cursor.clone();
-                return Ok(notification);
-            }
-            None => {} // a kind of answer that a newer relay has
         }
     }
-    Err(Status::unavailable("the stream has ended"))
+
+    /// Returns the next answer, of a new stream if there is none.
+    async fn receive(&mut self) -> Result<WatchNotificationsResponse, Status> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => self.stream.insert(self.client.watch_notifications(self.request.clone()).await?.into_inner()),
+        };
+        stream.message().await?.ok_or_else(|| Status::unavailable("the stream has ended"))
+    }
 }
 
-/// Says whether the relay could not be reached, or was stopped; of a connection that breaks, tonic makes Unknown.
-fn is_lost(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Unknown)
+/// Makes a call, again while the relay can't be reached, or is stopped.
+async fn repeated<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, AnyError> {
+    loop {
+        match call().await {
+            Ok(answer) => return Ok(answer),
+            Err(status) => pause_if_lost(status).await?,
+        }
+    }
 }
 
-async fn pause(status: &Status) {
+/// Waits before the next attempt if the relay could not be reached, or was stopped. Returns any other error.
+async fn pause_if_lost(status: Status) -> Result<(), AnyError> {
+    // Of a connection that breaks, tonic makes Unknown.
+    if !matches!(status.code(), Code::Unavailable | Code::Unknown) {
+        return Err(explained(status));
+    }
     eprintln!("waiting for the relay: {status}");
     tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(())
 }
 
 fn nanoseconds(time: &str) -> Result<u64, AnyError> {
