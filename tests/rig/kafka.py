@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from dexorder.supervisor.kafka import HOST, wait_ready
@@ -92,4 +93,12 @@ def _serves(admin: AdminClient, topic: str, partitions: int) -> bool:
         and found.error is None
         and len(found.partitions) == partitions
         and all(partition.leader >= 0 for partition in found.partitions.values())
+        and _leads(admin, topic, found.partitions)
     )
+
+
+def _leads(admin: AdminClient, topic: str, partitions: Iterable[int]) -> bool:
+    """Return whether the broker answers as the leader of partitions; it is named as such before it knows."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    futures = admin.list_offsets({TopicPartition(topic, each): latest for each in partitions}, request_timeout=30)
+    return all(future.exception(30) is None for future in futures.values())
