@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import SessionEvent
@@ -20,7 +21,6 @@ from dexorder_gateway.events.model import (
     Contacts,
     Event,
     EventKey,
-    Place,
     TransientEvent,
 )
 from dexorder_gateway.events.sessions.registry import SessionRegistry
@@ -142,7 +142,7 @@ class FakeDispatcher:
         self.calls.append(("closed", user_id))
         self.open.remove(user_id)
 
-    async def replay(self, user_id: str, cursor: Place | None) -> Replay:
+    async def replay(self, user_id: str, cursor: Cursor | None) -> Replay:
         await asyncio.sleep(0)
         if self.before_replay:
             self.before_replay()
@@ -151,8 +151,11 @@ class FakeDispatcher:
         after = 0 if cursor is None or reset else cursor[1]
         for each in kept[:after]:
             self._received(each)
-        waiting_to, place = (len(kept) if cursor is None else 0), (len(kept) if cursor is None or reset else after)
+        waiting_to = len(kept) if cursor is None else 0
         events, more = self._batch(user_id, after, waiting_to)
+        place = after
+        if cursor is None or reset:
+            place = events[0].sequence - 1 if events else len(kept)
         await asyncio.sleep(0)
         return Replay(self.epoch, place, reset, events, more, waiting_to)
 

@@ -62,8 +62,6 @@ AckCallback = Callable[[Ack], None]
 """Callback of a gRPC publisher; called in the event loop."""
 ReplyTo = bytes | AckCallback
 """Sender of a copy of an event: a connection's routing id, or a gRPC publisher."""
-Place = tuple[str, int]
-"""Epoch and sequence: a position in the log of a user's sessions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from dataclasses import asdict
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.channels.spec import EventChannelSettings
 from dexorder_gateway.events.delivery.changes import AttemptRow
-from dexorder_gateway.events.model import Contacts, EventKey, Place, QuietHours
+from dexorder_gateway.events.model import Contacts, EventKey, QuietHours
 from dexorder_gateway.events.store.event_log import EventPage, EventQuery, EventRecord
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
@@ -25,18 +26,18 @@ _NS_PER_MS = 1_000_000
 _MAX_SEQUENCE = 2**63 - 1
 
 
-def place_of(cursor: pb.Cursor) -> Place:
-    """Return the place of a cursor."""
+def cursor_of(cursor: pb.Cursor) -> Cursor:
+    """Return a cursor."""
     if cursor.sequence > _MAX_SEQUENCE:
         raise InvalidRequest(f"cursor.sequence {cursor.sequence} is too large")
-    return cursor.epoch, cursor.sequence
+    return Cursor(cursor.epoch, cursor.sequence)
 
 
-def ack_of(request: pb.AckEventRequest) -> tuple[Place, bool]:
-    """Return the place of the event, and whether the user saw it."""
+def ack_of(request: pb.AckEventRequest) -> tuple[Cursor, bool]:
+    """Return the cursor of the event, and whether the user saw it."""
     if request.cursor.sequence == 0:
         raise InvalidRequest("cursor.sequence is 0; informational events are not acknowledged")
-    return place_of(request.cursor), request.kind == pb.ACK_KIND_SEEN
+    return cursor_of(request.cursor), request.kind == pb.ACK_KIND_SEEN
 
 
 def key_of(request: pb.GetEventRequest) -> EventKey:

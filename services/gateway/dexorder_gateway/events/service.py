@@ -21,9 +21,9 @@ from dexorder_gateway.events.proto_mapping import (
     ack_of,
     contacts_answer,
     contacts_of,
+    cursor_of,
     key_of,
     page_answer,
-    place_of,
     query_of,
     record_answer,
 )
@@ -60,7 +60,7 @@ class EventService(rpc.EventServiceServicer):
         """Open a session; yields lists of serialized responses, as `server_interceptor` accepts them."""
         try:
             user = self._user(context)
-            cursor = place_of(request.cursor) if request.HasField("cursor") else None
+            cursor = cursor_of(request.cursor) if request.HasField("cursor") else None
             session = await self._backend.sessions.open(user, cursor, "grpc")
         except SuiteError as error:
             self._backend.metrics.refused.labels("grpc", error.code.name).inc()

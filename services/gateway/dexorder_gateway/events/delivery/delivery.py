@@ -79,6 +79,8 @@ class EventDelivery:
         """Continue after a start. To be called first, and once; no session is open.
 
         Calls that were under way are made again. Events without a due time are advanced, as settings may have changed.
+        New positions in the logs are after the microseconds of the clock, so after all that were given before, even if
+        the file is an older copy that lacks some of them.
 
         Args:
             rows: In the order in which the events were accepted.
@@ -89,6 +91,7 @@ class EventDelivery:
         for user_id, channel, until_ns in pauses:
             self._machine.pause(channel, self._contacts.contacts(user_id), until_ns)
         self._events.sequences.update(sequences)
+        self._events.start = now_ns // 1_000
         placed: list[tuple[int, PendingEvent]] = []
         for row in rows:
             pending = self._events.add(row)

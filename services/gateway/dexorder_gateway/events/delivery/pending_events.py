@@ -87,12 +87,18 @@ class PendingUser:
 
 
 class PendingEvents:
-    """Index of pending events by key, by user, and by position in the user's log, with each log's last position."""
+    """Index of pending events by key, by user, and by position in the user's log, with each log's last position.
+
+    Attributes:
+        sequences: Last position in the log of each user's sessions.
+        start: New positions in all logs are after it.
+    """
 
     def __init__(self) -> None:
         self.by_key: dict[EventKey, PendingEvent] = {}
         self.users: dict[str, PendingUser] = {}
         self.sequences: dict[str, int] = {}
+        self.start = 0
 
     def user(self, user_id: str) -> PendingUser:
         """Return a user, who is kept while an event is pending or a session open."""
@@ -120,7 +126,7 @@ class PendingEvents:
     def assign_sequence(self, pending: PendingEvent) -> None:
         """Give an event the next position in the log of its user's sessions."""
         user_id = pending.event.user_id
-        pending.sequence = self.sequences[user_id] = self.sequences.get(user_id, 0) + 1
+        pending.sequence = self.sequences[user_id] = max(self.sequences.get(user_id, 0), self.start) + 1
         self.user(user_id).by_sequence[pending.sequence] = pending
 
     def remove(self, pending: PendingEvent) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 
 from dexorder_common.clock import Clock
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.user_events import Channel
 from dexorder_common.rpc.streams import retrieved
@@ -27,7 +28,7 @@ from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import Container, ContainersFile
 from dexorder_gateway.events.ingress.sockets import EventSockets
-from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place, Result
+from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Result
 from dexorder_gateway.events.store.event_log import EventLog, EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 
 log = structlog.get_logger(__name__)
@@ -102,14 +103,10 @@ class EventDispatcher:
         """See `DispatcherPort`."""
         return self._ask(lambda processor: processor.acked(user_id, epoch, sequence, seen=seen))
 
-    async def replay(self, user_id: str, cursor: Place | None) -> Replay:
+    async def replay(self, user_id: str, cursor: Cursor | None) -> Replay:
         """See `DispatcherPort`."""
         newest, reset = await self._ask(lambda processor: processor.resume(user_id, cursor))
-        after = 0 if cursor is None or reset else cursor[1]
-        waiting_to = newest if cursor is None else 0
-        events, more = await self.replay_more(user_id, after, waiting_to)
-        sequence = newest if cursor is None or reset else after
-        return Replay(self._epoch, sequence, reset, events, more, waiting_to)
+        return await asyncio.to_thread(self._log.replay, self._epoch, user_id, cursor, newest, reset=reset)
 
     async def replay_more(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         """See `DispatcherPort`."""

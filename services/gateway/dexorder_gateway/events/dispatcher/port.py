@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.ingress.containers import Container
-from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place, TransientEvent
+from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, TransientEvent
 from dexorder_gateway.events.store.event_log import EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 
 
@@ -35,7 +36,7 @@ class DispatcherPort(Protocol):
         The awaitable raises InvalidRequest for another epoch, Unavailable when the dispatcher stops.
         """
 
-    def replay(self, user_id: str, cursor: Place | None) -> Awaitable[Replay]:
+    def replay(self, user_id: str, cursor: Cursor | None) -> Awaitable[Replay]:
         """Return the first events for a session that opens; all up to its cursor count as received.
 
         Without a cursor, these are the events that are still queued.

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from dexorder_common.clock import Clock
 from dexorder_common.messaging.frames import topic
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest, SuiteError
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.config import EventsSettings
@@ -48,7 +49,6 @@ class TransactionProcessor:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
-        self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._work = UnitOfWork(clock.wall_ns())
         self.receiver = EventReceiver(outbox, delivery, settings, metrics, clock, self._work)
@@ -102,7 +102,7 @@ class TransactionProcessor:
         handle = self._delivery.seen if seen else self._delivery.received
         self._work.changes.add(handle(user_id, sequence, now_ns=self._work.now_ns))
 
-    def resume(self, user_id: str, cursor: tuple[str, int] | None) -> tuple[int, bool]:
+    def resume(self, user_id: str, cursor: Cursor | None) -> tuple[int, bool]:
         """Resume a session; all up to a valid cursor counts as received.
 
         Return the user's newest position, and whether the cursor is invalid here.
@@ -110,10 +110,9 @@ class TransactionProcessor:
         newest = self._delivery.newest(user_id)
         if cursor is None:
             return newest, False
-        epoch, sequence = cursor
-        if epoch != self._outbox.epoch or not self._forgotten.get(user_id, 0) <= sequence <= newest:
+        if self._outbox.start_of(user_id, cursor).is_reset:
             return newest, True
-        self._work.changes.add(self._delivery.received_up_to(user_id, sequence, now_ns=self._work.now_ns))
+        self._work.changes.add(self._delivery.received_up_to(user_id, cursor.sequence, now_ns=self._work.now_ns))
         return newest, False
 
     def contacts(self, user_id: str) -> Contacts:
@@ -159,10 +158,7 @@ class TransactionProcessor:
     def forget(self) -> bool:
         """Delete some events that are past their retention, outside of any transaction; return whether any were."""
         before_ns = self._clock.wall_ns() - int(self._settings.retention_days * 86_400e9)
-        forgotten = self._outbox.forget(before_ns)
-        for user_id, sequence in forgotten.items():
-            self._forgotten[user_id] = max(self._forgotten.get(user_id, 0), sequence)
-        return bool(forgotten)
+        return self._outbox.forget(before_ns) > 0
 
     def _remove_gone(self, gone: Sequence[tuple[str, Channel, str]]) -> None:
         """Remove destinations that no longer exist; that is no reason to retry the others."""

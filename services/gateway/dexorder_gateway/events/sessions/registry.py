@@ -10,11 +10,12 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from dexorder_common.clock import Clock, SystemClock
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import Exhausted, Unavailable
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
-from dexorder_gateway.events.model import Place, TransientEvent
+from dexorder_gateway.events.model import TransientEvent
 from dexorder_gateway.events.sessions.session import Kind, UserSession
 from dexorder_gateway.events.sessions.session_frames import EventFrame, Render
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
@@ -66,7 +67,7 @@ class SessionRegistry:
         self._sessions: dict[str, list[UserSession]] = {}
         self._stopping = False
 
-    async def open(self, user: TokenUser, cursor: Place | None, kind: Kind) -> UserSession:
+    async def open(self, user: TokenUser, cursor: Cursor | None, kind: Kind) -> UserSession:
         """Open a session, which the caller must close; its first frame is an `OpenedFrame`.
 
         Args:

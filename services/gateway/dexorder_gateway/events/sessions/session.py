@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from dexorder_common.clock import Clock
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
-from dexorder_gateway.events.model import Place
 from dexorder_gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
 from dexorder_gateway.events.store.event_log import Replay, ReplayBatch
@@ -51,7 +51,7 @@ class UserSession:
         self._live_bytes = 0
         self._newest = 0
         self._noted = 0
-        self._place: Place = ("", 0)
+        self._place = Cursor("", 0)
         self._catching_up = True
         self._ended = False
         self._read_more: Callable[[], Awaitable[ReplayBatch]] | None = None

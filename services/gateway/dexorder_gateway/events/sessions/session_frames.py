@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from google.protobuf import json_format
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.event_codec import for_sessions
@@ -38,22 +39,20 @@ class OpenedFrame:
     """First frame of every session, and answer to a new token.
 
     Attributes:
-        place: Epoch, and the sequence after which events follow.
+        place: Cursor after which events follow.
     """
 
     sequence = size = 0
 
     def __init__(self, epoch: str, sequence: int, expires_ns: int, *, reset: bool = False) -> None:
-        self.place = epoch, sequence
+        self.place = Cursor(epoch, sequence)
         opened = pb.Opened(cursor=pb.Cursor(epoch=epoch, sequence=sequence), expires_ms=expires_ns // 1_000_000)
         self._answer = pb.WatchEventsResponse(reset=opened) if reset else pb.WatchEventsResponse(opened=opened)
 
     @staticmethod
     def of(replay: Replay, expires_ns: int) -> OpenedFrame:
         """Return the first frame of a session with this replay."""
-        first = replay.events[0].sequence - 1 if replay.events else replay.sequence
-        # The cursor acknowledges all events before it, so it must lie before the first event of the replay.
-        return OpenedFrame(replay.epoch, min(first, replay.sequence), expires_ns, reset=replay.reset)
+        return OpenedFrame(replay.epoch, replay.sequence, expires_ns, reset=replay.reset)
 
     @property
     def wire(self) -> bytes:

@@ -36,7 +36,7 @@ from dexorder_common.model.errors import (
 from dexorder_common.rpc.field_rules import check_request
 from dexorder_common.rpc.streams import beside
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
-from dexorder_gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
+from dexorder_gateway.events.proto_mapping import ack_of, cursor_of, page_answer, query_of
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from dexorder_gateway.events.sessions.session import UserSession
 from dexorder_gateway.events.sessions.session_frames import proto_json
@@ -111,7 +111,7 @@ class WebSocketConnection:
         user = self._user(fields)
         cursor = None
         if fields.get("cursor") is not None:
-            cursor = place_of(_parsed(fields["cursor"], pb.Cursor(), "authorize.cursor"))
+            cursor = cursor_of(_parsed(fields["cursor"], pb.Cursor(), "authorize.cursor"))
         self._session = await self._backend.sessions.open(user, cursor, "websocket")
 
     async def run(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import AttemptRow, SessionEvent
 from dexorder_gateway.events.model import EventKey
@@ -35,8 +36,8 @@ class Replay:
 
     Attributes:
         epoch: Epoch of the log; a cursor of another epoch is invalid.
-        sequence: Position after which ``events`` continue.
-        reset: The cursor was of another log, or of a position that is no longer stored; all stored events follow.
+        sequence: Position after which ``events`` continue; with the epoch, a valid cursor.
+        reset: The cursor was not valid; all stored events follow.
         events: In the order of their sequence. ``more`` says whether more follow.
         waiting_to: Up to this position only queued events are shown; after it, all.
     """
@@ -110,25 +111,28 @@ class EventLog:
         rows = rows[: query.size]
         return EventPage(tuple(record for _, record in rows), rows[-1][0] if more else None)
 
+    def replay(self, epoch: str, user_id: str, cursor: Cursor | None, newest: int, *, reset: bool) -> Replay:
+        """Return the first events for a session that opens.
+
+        Args:
+            newest: Last position in the user's log.
+            reset: The cursor is not valid.
+        """
+        after = None if cursor is None or reset else cursor.sequence
+        waiting_to = newest if cursor is None else 0
+        with self._open() as db:
+            events, more = _batch(db, user_id, after or 0, waiting_to)
+            if after is None:
+                after = _position_before(db, user_id, events[0].sequence) if events else newest
+        return Replay(epoch, after, reset, events, more, waiting_to)
+
     def replay_batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         """Return the events after a place in a user's log, at most `MAX_EVENTS` and about `MAX_BYTES`.
 
         Up to ``waiting_to`` only queued events are returned; after it, all events.
         """
-        sql = (
-            "SELECT container, body, sequence, status FROM events"
-            " WHERE user_id = ? AND sequence > ? AND (status = 1 OR sequence > ?) ORDER BY sequence"
-        )
-        events: list[SessionEvent] = []
-        left = MAX_BYTES
         with self._open() as db:
-            for container, body, sequence, status in db.execute(sql, (user_id, after, waiting_to)):
-                if len(events) == MAX_EVENTS or left <= 0:
-                    return ReplayBatch(tuple(events), more=True)
-                left -= len(body)
-                event = schema.read_body(container, body)
-                events.append(SessionEvent(user_id, sequence, event, settled=status != Status.QUEUED))
-        return ReplayBatch(tuple(events))
+            return _batch(db, user_id, after, waiting_to)
 
     @staticmethod
     def _records(
@@ -146,6 +150,30 @@ class EventLog:
         with closing(sqlite3.connect(self._uri, uri=True, isolation_level=None, timeout=30)) as db:
             db.execute("BEGIN")  # one snapshot for all reads
             yield db
+
+
+def _batch(db: sqlite3.Connection, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
+    sql = (
+        "SELECT container, body, sequence, status FROM events"
+        " WHERE user_id = ? AND sequence > ? AND (status = 1 OR sequence > ?) ORDER BY sequence"
+    )
+    events: list[SessionEvent] = []
+    left = MAX_BYTES
+    for container, body, sequence, status in db.execute(sql, (user_id, after, waiting_to)):
+        if len(events) == MAX_EVENTS or left <= 0:
+            return ReplayBatch(tuple(events), more=True)
+        left -= len(body)
+        event = schema.read_body(container, body)
+        events.append(SessionEvent(user_id, sequence, event, settled=status != Status.QUEUED))
+    return ReplayBatch(tuple(events))
+
+
+def _position_before(db: sqlite3.Connection, user_id: str, sequence: int) -> int:
+    """Return the last position before one in a user's log that was given to an event; 0 if none is known."""
+    where = "WHERE user_id = ?1 AND sequence < ?2"
+    last = f"SELECT max(sequence) AS place FROM events {where} UNION ALL SELECT sequence FROM forgotten {where}"  # noqa: S608
+    (place,) = db.execute(f"SELECT max(place) FROM ({last})", (user_id, sequence)).fetchone()  # noqa: S608
+    return place or 0
 
 
 def _record(db: sqlite3.Connection, row: schema.Row) -> tuple[int, EventRecord]:

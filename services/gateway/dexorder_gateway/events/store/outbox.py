@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from dexorder_common.model.cursor import Cursor, StreamStart, start_of_stream
 from dexorder_common.model.user_events import Channel
 from dexorder_common.storage.durable_sqlite import open_durable
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, Final, QueuedRow
@@ -22,6 +23,7 @@ from dexorder_gateway.events.model import Contacts, EventKey
 from dexorder_gateway.events.store import schema
 
 MAX_FORGOTTEN = 500
+MAX_SEQUENCE = 2**63 - 1
 Committed = Callable[[], bool]
 """Returns whether the commit has ended."""
 _NEWER = "it has schema version {}; this gateway reads up to version {}"
@@ -39,7 +41,7 @@ class EventOutbox:
     """Open outbox.
 
     Attributes:
-        epoch: Identifies the sequences of this file; another file has another epoch.
+        epoch: Identifies the sequences of this file and of its copies; another file has another epoch.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,12 +72,17 @@ class EventOutbox:
 
     def sequences(self) -> dict[str, int]:
         """Return the highest sequence that each user ever had."""
-        kept = self._db.execute("SELECT user_id, max(sequence) FROM events WHERE sequence IS NOT NULL GROUP BY user_id")
-        return {**self.forgotten(), **dict(kept)}
+        kept = "SELECT user_id, max(sequence) AS sequence FROM events WHERE sequence IS NOT NULL GROUP BY user_id"
+        sql = f"SELECT user_id, max(sequence) FROM ({kept} UNION ALL SELECT * FROM forgotten) GROUP BY user_id"  # noqa: S608
+        return dict(self._db.execute(sql))
 
-    def forgotten(self) -> dict[str, int]:
-        """Return the highest sequence of each user with an event that is no longer stored."""
-        return dict(self._db.execute("SELECT user_id, sequence FROM forgotten"))
+    def start_of(self, user_id: str, after: Cursor) -> StreamStart:
+        """Return where a session starts that is to continue after a cursor in the log of a user."""
+        place = user_id, min(after.sequence, MAX_SEQUENCE)
+        known = self._db.execute("SELECT 1 FROM events WHERE user_id = ? AND sequence = ?", place).fetchone()
+        (oldest,) = self._db.execute("SELECT min(sequence) FROM events WHERE user_id = ?", (user_id,)).fetchone()
+        row = self._db.execute("SELECT sequence FROM forgotten WHERE user_id = ?", (user_id,)).fetchone()
+        return start_of_stream(after, self.epoch, row[0] if row else 0, is_known=bool(known), oldest=oldest)
 
     def contacts(self) -> dict[str, Contacts]:
         """Return the contacts of all users that have some."""
@@ -139,8 +146,8 @@ class EventOutbox:
             db.executemany(schema.SET_CONTACTS, rows)
             db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
 
-    def forget(self, ended_before_ns: int) -> dict[str, int]:
-        """Delete at most `MAX_FORGOTTEN` events that ended before a time; return their users' highest sequences."""
+    def forget(self, ended_before_ns: int) -> int:
+        """Delete at most `MAX_FORGOTTEN` events that ended before a time; return how many."""
         with self._transaction() as db:
             past = db.execute(
                 "SELECT number, container, event_id, user_id, coalesce(sequence, 0) FROM events"
@@ -157,7 +164,7 @@ class EventOutbox:
             )
             db.executemany("DELETE FROM attempts WHERE container = ? AND event_id = ?", [row[1:3] for row in past])
             db.executemany("DELETE FROM events WHERE number = ?", [row[:1] for row in past])
-        return forgotten
+        return len(past)
 
     @contextmanager
     def _transaction(self, meanwhile: Callable[[Committed], None] | None = None) -> Iterator[sqlite3.Connection]:

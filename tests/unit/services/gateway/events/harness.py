@@ -95,6 +95,8 @@ class World:
         self.rules = rules or delivery_rules()
         self.max_events = max_events
         self.now_ns = NOON
+        self.position = 0
+        self.positions: dict[str, list[int]] = defaultdict(list)
         self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})
         self.presence: dict[tuple[str, Channel], int] = {}
         self.open: set[str] = set()
@@ -205,6 +207,7 @@ class World:
         """Lose everything in memory, including results of providers, but not the pauses that they asked for."""
         self.open.clear()
         self.start()
+        self.position = self.now_ns // 1_000  # all positions are after it from now on
         rows = list(self.disk.queued.values())
         pauses = [
             (self.disk.events[row.key].user_id, row.channel, row.retry_at_ns)
@@ -304,7 +307,8 @@ class World:
                 new[user_id].append(row.sequence)
             self.disk.queued[key], self.disk.events[key] = row, row.event
         for user_id, places in new.items():
-            last = self.disk.sequences.get(user_id, 0)
+            last = max(self.disk.sequences.get(user_id, 0), self.position)
+            self.positions[user_id] += sorted(places)
             assert sorted(places) == list(range(last + 1, last + 1 + len(places)))
             self.disk.sequences[user_id] = last + len(places)
         for final in changes.finals:

@@ -53,7 +53,7 @@ class Cursor(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.str
-    """Id of the log; it changes when the gateway's file is replaced."""
+    """Id of the log: another one for another file; copies of a file keep it."""
     sequence: _builtins.int
     """Sequence of the last event received; 0 for none."""
     def __init__(
@@ -120,7 +120,7 @@ class WatchEventsResponse(_message.Message):
 
     @_builtins.property
     def reset(self) -> Global___Opened:
-        """The cursor belongs to another log or its position is no longer stored: all stored events follow."""
+        """The cursor is of another log, its event is not stored, or events after it were deleted: all stored events follow."""
 
     @_builtins.property
     def event(self) -> Global___SessionEvent:

@@ -20,6 +20,7 @@ import zmq.asyncio
 
 from dexorder_common.config import BadSettings
 from dexorder_common.messaging.frames import encode_event
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.ingress.containers import LOCAL
@@ -36,6 +37,12 @@ DELIVERED = Ack("e1", Status.DELIVERED, via=Channel.WEB)
 CRITICAL = user_event(priority=Priority.CRITICAL)
 
 
+async def receive_first(stage: Stage) -> None:
+    """Ack the oldest event that waits for alice."""
+    replay = await stage.dispatcher.replay("alice", None)
+    await stage.dispatcher.acked("alice", replay.epoch, replay.events[0].sequence, seen=False)
+
+
 async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
         await container.send(CRITICAL)
@@ -45,18 +52,17 @@ async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> 
         db.close()
         stage.dispatcher.session_opened("alice")
         replay = await stage.dispatcher.replay("alice", None)
-        assert [(s.sequence, s.event.body, s.settled) for s in replay.events] == [
-            (1, CRITICAL.SerializeToString(), False)
-        ]
-        assert (replay.sequence, replay.reset) == (1, False)
-        assert [s.sequence for s in stage.heard.session_events] == [1]
-        await stage.dispatcher.acked("alice", replay.epoch, 1, seen=True)
+        (waiting,) = replay.events
+        assert (waiting.event.body, waiting.settled) == (CRITICAL.SerializeToString(), False)
+        assert (replay.sequence, replay.reset) == (0, False), "the position before the first event"
+        assert [s.sequence for s in stage.heard.session_events] == [waiting.sequence]
+        await stage.dispatcher.acked("alice", replay.epoch, waiting.sequence, seen=True)
         assert await container.ack() == DELIVERED
         with pytest.raises(InvalidRequest):
             await stage.dispatcher.acked("alice", "another", 1, seen=True)
-        assert (await stage.dispatcher.replay("alice", (replay.epoch, 1))).events == ()
-        again = await stage.dispatcher.replay("alice", ("another", 1))
-        assert (again.reset, again.sequence, [s.settled for s in again.events]) == (True, 1, [True])
+        assert (await stage.dispatcher.replay("alice", Cursor(replay.epoch, waiting.sequence))).events == ()
+        again = await stage.dispatcher.replay("alice", Cursor("another", 1))
+        assert (again.reset, again.sequence, [s.settled for s in again.events]) == (True, 0, [True])
         record = await stage.dispatcher.record(EventKey("local", "e1"))
         assert record is not None and record.seen_ns and record.status is Status.DELIVERED
         assert (await stage.dispatcher.records(EventQuery())).records == (record,)
@@ -136,9 +142,8 @@ async def test_acks_to_a_disconnected_or_slow_container_affect_no_other(tmp_path
             assert await gone.ack() == QUEUED
         async with peer(stage, RCVHWM=1, RCVBUF=4096) as deaf, peer(stage) as honest:
             stage.dispatcher.session_opened("alice")
-            epoch = (await stage.dispatcher.replay("alice", None)).epoch
             await until(lambda: stage.heard.session_events)
-            await stage.dispatcher.acked("alice", epoch, 1, seen=False)
+            await receive_first(stage)
             await until(lambda: stage.dropped("container_gone") == 1)
             bad = user_event("x" * 250, priority=Priority.CRITICAL, payload=b"nope")
             while not stage.dropped("container_full"):
@@ -190,8 +195,7 @@ async def test_stop_takes_no_more_events_and_answers_those_taken(tmp_path: Path)
         stage.dispatcher.stop_taking()
         assert await container.subscription() == b"\x00USER:alice\x00"  # from now on they send to 5571, and wait
         await container.send(user_event("e2", priority=Priority.CRITICAL))
-        epoch = (await stage.dispatcher.replay("alice", None)).epoch
-        await stage.dispatcher.acked("alice", epoch, 1, seen=False)
+        await receive_first(stage)
         assert await container.ack() == DELIVERED
         answers: list[Ack] = []
         stage.dispatcher.publish(LOCAL, body("e3", priority=Priority.CRITICAL), answers.append)
@@ -352,7 +356,7 @@ async def test_ack_is_not_sent_to_the_next_container_at_the_address_of_a_disconn
             await until(lambda: stage.heard.session_events)
             dealer.close()
             await asyncio.sleep(0.3)  # the gateway detects that
-            await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 1, seen=False)
+            await receive_first(stage)
             bob = Peer(bound(context, zmq.DEALER, keys, "bob", router), xpub)
             await bob.send(user_event("e9", "bob", Priority.CRITICAL))
             assert await bob.ack() == Ack("e9", Status.QUEUED)  # and no ack of alice's before

@@ -87,11 +87,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     def close_session(self, user_id: str) -> None:
         self.world.close_session(user_id)
 
-    @rule(
-        user_id=users, sequence=st.integers(0, 12), how=st.sampled_from(["receive", "receive", "receive_up_to", "see"])
-    )
-    def ack(self, user_id: str, sequence: int, how: str) -> None:
-        getattr(self.world, how)(sequence, user_id)
+    @rule(user_id=users, number=st.integers(0, 12), how=st.sampled_from(["receive", "receive", "receive_up_to", "see"]))
+    def ack(self, user_id: str, number: int, how: str) -> None:
+        given = self.world.positions[user_id]
+        getattr(self.world, how)(given[number] if number < len(given) else number, user_id)
 
     @rule(user_id=users, channel=st.sampled_from(OUTSIDE), seconds=st.sampled_from([0, 1, 30, 600]))
     def reach(self, user_id: str, channel: Channel, seconds: int) -> None:

@@ -4,80 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import ManualClock
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.user_events import Channel, Priority, Status
-from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.channel_policy import ContactsCache
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
-from dexorder_gateway.events.delivery.delivery import EventDelivery
-from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
-from dexorder_gateway.events.dispatcher.receiver import Copy, read_copies
-from dexorder_gateway.events.dispatcher.start import delivery_settings
-from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
-from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
 from dexorder_gateway.events.model import Ack, EventKey, Later, SendRefused, Sent, WebPushSubscription
-from dexorder_gateway.events.store.outbox import EventOutbox
 from tests.fakes.events.contacts import contacts_with
-from tests.unit.services.gateway.events.samples import body, render
+from tests.unit.services.gateway.events.dispatcher.stage import SECOND, START, A, Stage, take
+from tests.unit.services.gateway.events.samples import body
 
-A, B = b"connection-a", b"connection-b"
+B = b"connection-b"
 ALICES = Container("c", frozenset({"alice"}))
-SECOND = 1_000_000_000
-
-
-def take(*copies: Copy) -> Callable[[TransactionProcessor], int]:
-    return lambda processor: processor.receiver.take(read_copies(copies))
-
-
-class Stage:
-    """Transaction processor on a file; `again` is a restart."""
-
-    def __init__(self, path: Path, **settings: Any) -> None:
-        self.settings = EventsSettings(db=path, **settings)
-        self.clock = ManualClock()
-        self.registry = CollectorRegistry()
-        self.metrics = DispatcherMetrics(self.registry)
-        self._open()
-
-    def _open(self) -> None:
-        assert self.settings.db is not None
-        self.outbox = EventOutbox(self.settings.db)
-        people = ContactsCache(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
-        delivery = EventDelivery(delivery_settings(self.settings), people, render=render)
-        self.processor = TransactionProcessor(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
-
-    def again(self) -> AfterCommit:
-        self.outbox.close()
-        self._open()
-        return self.work()
-
-    def work(self, *what: Callable[[TransactionProcessor], object]) -> AfterCommit:
-        self.processor.begin()
-        for each in what:
-            each(self.processor)
-        self.processor.due()
-        return self.processor.commit()
-
-    def take(self, *bodies: bytes, reply_to: bytes = A, container: Container = LOCAL) -> list[tuple[Any, Ack]]:
-        return self.work(take(*((container, each, reply_to) for each in bodies))).acks
-
-    def value(self, name: str, **labels: str) -> float:
-        return self.registry.get_sample_value(f"dexorder_gateway_event{name}", labels) or 0.0
-
-    def rows(self) -> int:
-        assert self.settings.db is not None
-        with sqlite3.connect(self.settings.db) as db:
-            (count,) = db.execute("SELECT count(*) FROM events").fetchone()
-        db.close()
-        return int(count)
 
 
 @pytest.fixture
@@ -108,11 +52,13 @@ def test_event_is_queued_shown_acked_and_then_final_once(stage: Stage) -> None:
     effects = stage.work(take((LOCAL, body(), A)))
     assert effects.acks == [queued()]
     assert [(s.user_id, s.sequence, s.event.key) for s in effects.session_events] == [
-        ("alice", 1, EventKey("local", "e1"))
+        ("alice", START + 1, EventKey("local", "e1"))
     ]
     epoch = stage.processor.epoch
-    assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB)]
-    assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=True)).acks == []
+    assert stage.work(lambda processor: processor.acked("alice", epoch, START + 1, seen=False)).acks == [
+        delivered(Channel.WEB)
+    ]
+    assert stage.work(lambda processor: processor.acked("alice", epoch, START + 1, seen=True)).acks == []
     assert stage.value("s_finished_total", status="DELIVERED") == 1 and stage.value("s_queued") == 0
 
 
@@ -122,7 +68,7 @@ def test_check_13_duplicate_changes_nothing_and_gets_the_state(stage: Stage) -> 
     stage.again()
     assert stage.take(CRITICAL) == [queued()]
     stage.work(lambda processor: processor.session_opened("alice"))
-    assert stage.work(lambda processor: processor.resume("alice", (processor.epoch, 1))).acks == [
+    assert stage.work(lambda processor: processor.resume("alice", Cursor(processor.epoch, START + 1))).acks == [
         delivered(Channel.WEB)
     ]
     assert stage.take(CRITICAL) == [delivered(Channel.WEB)]
@@ -145,7 +91,7 @@ def test_copy_on_the_fast_path_does_not_take_the_final_ack(stage: Stage) -> None
     effects = stage.work(
         lambda processor: processor.session_opened("alice"),
         lambda processor: processor.receiver.take_published([published]),
-        lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
+        lambda processor: processor.acked("alice", processor.epoch, START + 1, seen=False),
     )
     assert effects.acks == [delivered(Channel.WEB)]
 
@@ -156,7 +102,7 @@ def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> Non
     assert stage.take(other) == [failed("event_id reused")]
     stage.work(
         lambda processor: processor.session_opened("alice"),
-        lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
+        lambda processor: processor.acked("alice", processor.epoch, START + 1, seen=False),
     )
     assert stage.take(other) == [failed("event_id reused")] and stage.take(CRITICAL) == [delivered(Channel.WEB)]
 
@@ -171,7 +117,7 @@ def test_check_19_final_ack_goes_to_the_sender_of_the_last_copy(stage: Stage) ->
     stage.take(CRITICAL, reply_to=A)
     stage.take(CRITICAL, reply_to=B)
     epoch = stage.processor.epoch
-    assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=False)).acks == [
+    assert stage.work(lambda processor: processor.acked("alice", epoch, START + 1, seen=False)).acks == [
         delivered(Channel.WEB, reply_to=B)
     ]
 
@@ -180,7 +126,7 @@ def test_copy_that_arrives_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
     stage.work(lambda processor: processor.session_opened("alice"))
     stage.take(CRITICAL)
     effects = stage.work(
-        lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
+        lambda processor: processor.acked("alice", processor.epoch, START + 1, seen=False),
         take((LOCAL, CRITICAL, B)),
     )
     assert effects.acks == [delivered(Channel.WEB, reply_to=B)]
@@ -353,19 +299,21 @@ def test_check_25_cursor_of_this_log_resumes_and_others_are_reset(stage: Stage) 
     found: list[Any] = []
     for cursor in (
         None,
-        (stage.processor.epoch, 2),
-        ("another", 2),
-        (stage.processor.epoch, 4),
-        (stage.processor.epoch, -1),
+        Cursor(stage.processor.epoch, START + 2),
+        Cursor("another", START + 2),
+        Cursor(stage.processor.epoch, START + 4),
+        Cursor(stage.processor.epoch, START),
+        Cursor(stage.processor.epoch, 2**64),
     ):
         stage.work(lambda processor: found.append(processor.resume("alice", cursor)))  # noqa: B023
-    assert found == [(3, False), (3, False), (3, True), (3, True), (3, True)]
-    assert [each.sequence for each in stage.outbox.queued()] == [3]  # the second cursor said that two were received
+    last = START + 3
+    assert found == [(last, False), (last, False), (last, True), (last, True), (last, True), (last, True)]
+    assert [each.sequence for each in stage.outbox.queued()] == [last]  # the second cursor said that two were received
     stage.clock.advance(8 * 86_400 * SECOND)
     assert stage.processor.forget() and not stage.processor.forget()
-    stage.work(lambda processor: found.append(processor.resume("alice", (processor.epoch, 1))))
-    stage.work(lambda processor: found.append(processor.resume("alice", (processor.epoch, 2))))
-    assert found[5:] == [(3, True), (3, False)]  # what came after 1 is no longer kept
+    stage.work(lambda processor: found.append(processor.resume("alice", Cursor(processor.epoch, START + 1))))
+    stage.work(lambda processor: found.append(processor.resume("alice", Cursor(processor.epoch, START + 2))))
+    assert found[6:] == [(last, True), (last, False)]  # what came after 1 is no longer kept
 
 
 async def test_futures_are_resolved_after_the_write_with_a_value_or_the_error(stage: Stage) -> None:

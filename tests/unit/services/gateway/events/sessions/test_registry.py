@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import ManualClock
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
 from dexorder_common.model.user_events import Priority, Status
 from dexorder_gateway.events.config import EventsSettings
@@ -121,7 +122,7 @@ async def test_events_shown_around_the_replay_arrive_once_and_in_order(data: st.
     before = [show_of(s) for s in sorted({*again, *range(shown_from + 1, read + 1)})]
     dispatcher = Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)], at_once)
     sessions = registry_of(dispatcher)
-    session = await sessions.open(ALICE, ("e", cursor), "grpc")
+    session = await sessions.open(ALICE, Cursor("e", cursor), "grpc")
     dispatcher.show(show_of(newest + 2), show_of(newest + 1))
     dispatcher.show(show_of(newest + 1))
     try:
@@ -233,7 +234,7 @@ async def test_a_session_that_does_not_read_is_ended_and_resumes(dispatcher: Fak
         assert await received(quick, 1) == [11 + number]
     with pytest.raises(Exhausted, match="too slow"):
         await slow.next()
-    resumed = await sessions.open(ALICE, (dispatcher.epoch, 0), "grpc")
+    resumed = await sessions.open(ALICE, Cursor(dispatcher.epoch, 0), "grpc")
     assert await received(resumed, 14) == list(range(1, 15))
     for session in (slow, quick, resumed):
         session.close()
