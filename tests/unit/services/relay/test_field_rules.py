@@ -109,10 +109,10 @@ async def test_the_relay_refuses_what_breaks_a_rule_and_names_the_field(tmp_path
 
 
 def test_texts_and_lists_of_clients_requests_have_a_limit() -> None:
-    """Parts of the suite are trusted; UDFs have the checks of their definitions; given messages answer in their way."""
+    """Parts of the suite are trusted; given messages answer in their own way."""
     unlimited = set[str]()
     for method in METHODS:
-        trusted = method.containing_service.name in ("PipelineService", "IngestorService", "UdfRegistryService")
+        trusted = method.containing_service.name in ("PipelineService", "IngestorService")
         if trusted or method.output_type.name == "SubmitResponse" or method.input_type.full_name.startswith(GIVEN):
             continue
         for field in method.input_type.fields:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.dexorder/pipeline/v1/maintenance_service.proto\x12\x14\x64\x65xorder.pipeline.v1\x1a!dexorder/api/v1/annotations.proto\"2\n\x0fMaintainRequest\x12\x0e\n\x06tables\x18\x01 \x03(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\xea\x01\n\x10MaintainResponse\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x11\x64\x61ta_files_before\x18\x02 \x01(\x04\x12\x18\n\x10\x64\x61ta_files_after\x18\x03 \x01(\x04\x12\x1b\n\x13\x64\x65lete_files_before\x18\x04 \x01(\x04\x12\x1a\n\x12\x64\x65lete_files_after\x18\x05 \x01(\x04\x12\x19\n\x11\x65xpired_snapshots\x18\x06 \x01(\x04\x12\x16\n\x0ekept_snapshots\x18\x07 \x01(\x04\x12\x15\n\rremoved_files\x18\x08 \x01(\x04\x12\x0f\n\x07took_ms\x18\t \x01(\x04\x32|\n\x12MaintenanceService\x12`\n\x08Maintain\x12%.dexorder.pipeline.v1.MaintainRequest\x1a&.dexorder.pipeline.v1.MaintainResponse\"\x03\x90\x02\x02\x30\x01\x1a\x04\xa8\xd4\x18\x01\x42P\n\x18\x63om.dexorder.pipeline.v1P\x01Z2dexorder.com/proto/dexorder/pipeline/v1;pipelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.dexorder/pipeline/v1/maintenance_service.proto\x12\x14\x64\x65xorder.pipeline.v1\x1a!dexorder/api/v1/annotations.proto\">\n\x0fMaintainRequest\x12\x1a\n\x06tables\x18\x01 \x03(\tB\n\xaa\xd4\x18\x06 \x80\x02(\xe8\x07\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\xea\x01\n\x10MaintainResponse\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x11\x64\x61ta_files_before\x18\x02 \x01(\x04\x12\x18\n\x10\x64\x61ta_files_after\x18\x03 \x01(\x04\x12\x1b\n\x13\x64\x65lete_files_before\x18\x04 \x01(\x04\x12\x1a\n\x12\x64\x65lete_files_after\x18\x05 \x01(\x04\x12\x19\n\x11\x65xpired_snapshots\x18\x06 \x01(\x04\x12\x16\n\x0ekept_snapshots\x18\x07 \x01(\x04\x12\x15\n\rremoved_files\x18\x08 \x01(\x04\x12\x0f\n\x07took_ms\x18\t \x01(\x04\x32|\n\x12MaintenanceService\x12`\n\x08Maintain\x12%.dexorder.pipeline.v1.MaintainRequest\x1a&.dexorder.pipeline.v1.MaintainResponse\"\x03\x90\x02\x02\x30\x01\x1a\x04\xa8\xd4\x18\x01\x42P\n\x18\x63om.dexorder.pipeline.v1P\x01Z2dexorder.com/proto/dexorder/pipeline/v1;pipelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder_protos.dexorder.pi
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\030com.dexorder.pipeline.v1P\001Z2dexorder.com/proto/dexorder/pipeline/v1;pipelinev1'
+  _globals['_MAINTAINREQUEST'].fields_by_name['tables']._loaded_options = None
+  _globals['_MAINTAINREQUEST'].fields_by_name['tables']._serialized_options = b'\252\324\030\006 \200\002(\350\007'
   _globals['_MAINTENANCESERVICE']._loaded_options = None
   _globals['_MAINTENANCESERVICE']._serialized_options = b'\250\324\030\001'
   _globals['_MAINTENANCESERVICE'].methods_by_name['Maintain']._loaded_options = None
   _globals['_MAINTENANCESERVICE'].methods_by_name['Maintain']._serialized_options = b'\220\002\002'
   _globals['_MAINTAINREQUEST']._serialized_start=107
-  _globals['_MAINTAINREQUEST']._serialized_end=157
-  _globals['_MAINTAINRESPONSE']._serialized_start=160
-  _globals['_MAINTAINRESPONSE']._serialized_end=394
-  _globals['_MAINTENANCESERVICE']._serialized_start=396
-  _globals['_MAINTENANCESERVICE']._serialized_end=520
+  _globals['_MAINTAINREQUEST']._serialized_end=169
+  _globals['_MAINTAINRESPONSE']._serialized_start=172
+  _globals['_MAINTAINRESPONSE']._serialized_end=406
+  _globals['_MAINTENANCESERVICE']._serialized_start=408
+  _globals['_MAINTENANCESERVICE']._serialized_end=532
 # @@protoc_insertion_point(module_scope)
