@@ -40,6 +40,7 @@ class Sender:
         self, settings: PublisherSettings, on_outcome: Callable[[Outcome], None], on_queued: Callable[[str], None]
     ) -> None:
         """Open the outbox and the sockets; see `Publisher`."""
+        jitter = random.Random()  # noqa: S311 - no secret; its own, as the thread must not change an application's seed
         self.commands = CommandQueue()
         self._settings = settings
         self._outcomes = OutcomeTracker(on_outcome, on_queued)
@@ -48,7 +49,7 @@ class Sender:
             int(settings.retransmit_max_seconds * _SECOND_NS),
             int(settings.query_seconds * _SECOND_NS),
             settings.window,
-            lambda: random.uniform(0.9, 1.1),  # noqa: S311 - not a secret
+            lambda: jitter.uniform(0.9, 1.1),
         )
         self._subscribed: set[bytes] = set()
         self._settled: list[str] = []
