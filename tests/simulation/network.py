@@ -1,0 +1,134 @@
+"""Calls and messages between simulated processes, with delays, losses, doubled deliveries and partitions.
+
+Messages are copied as bytes, so that no two processes share an object. Each fault is drawn from the run's generator and
+noted in its story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from tests.simulation.loop import CURRENT, Process, ProcessEnded, SimulatedLoop
+
+
+@dataclass
+class Weather:
+    """Faults of the network, which a scenario changes while it runs.
+
+    Attributes:
+        delay: Shortest and longest time of one way, in seconds.
+        lost: Share of calls whose request or answer, each with half of it, does not arrive.
+        doubled: Share of one-way messages that arrive twice.
+        cut: Pairs of names between which nothing passes.
+    """
+
+    delay: tuple[float, float] = (0.0005, 0.01)
+    lost: float = 0.0
+    doubled: float = 0.0
+    cut: set[frozenset[str]] = field(default_factory=set)
+
+
+class CallFailed(grpc.aio.AioRpcError):
+    """A call that failed as in gRPC."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+Handler = Callable[[Any], Awaitable[Message]]
+"""Serves one RPC: takes the request; raises `CallFailed` with the status that a client sees."""
+
+
+class Network:
+    """All links. A name has at most one living process; calls to a name without one fail at once."""
+
+    def __init__(self, loop: SimulatedLoop, random: Random, note: Callable[[str], None]) -> None:
+        self.weather = Weather()
+        self._loop = loop
+        self._random = random
+        self._note = note
+        self._servers: dict[tuple[str, str], tuple[Process, Handler]] = {}
+
+    def serve(self, process: Process, method: str, handler: Handler) -> None:
+        """Serve a method under the process's name, in place of an earlier process of that name."""
+        self._servers[process.name, method] = process, handler
+
+    async def call(self, target: str, method: str, request: Message, *, timeout: float | None = None) -> Any:
+        """Call a method of another process.
+
+        Raises:
+            CallFailed: With the status that the handler gave; UNAVAILABLE if the target is away or the connection
+                broke, in which case the handler may have run; DEADLINE_EXCEEDED.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._call(target, method, request)
+        except TimeoutError:
+            raise CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, f"{method}: no answer in {timeout} s") from None
+
+    async def _call(self, target: str, method: str, request: Message) -> Any:
+        source = CURRENT.get()
+        fate = self._random.random()
+        await asyncio.sleep(self._delay())
+        if self._is_cut(source.name, target) or fate < self.weather.lost / 2:
+            self._note(f"{source.name} -> {target} {method}: the request is lost")
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"{target} is unreachable")
+        process, handler = self._servers.get((target, method), (None, None))
+        if process is None or handler is None or not process.is_alive:
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"{target} is not running")
+        answer: asyncio.Future[Message] = self._loop.create_future()
+        self._loop.spawn(process, _serve(handler, _copied(request), answer))
+        process.peers.add(answer)
+        try:
+            result = await answer
+        except ProcessEnded as error:
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, str(error)) from None
+        finally:
+            process.peers.discard(answer)
+        await asyncio.sleep(self._delay())
+        if self._is_cut(source.name, target) or fate > 1 - self.weather.lost / 2:
+            self._note(f"{target} -> {source.name} {method}: the answer is lost")
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the connection to {target} broke")
+        return _copied(result)
+
+    def post(self, target: Process, deliver: Callable[[], None]) -> None:
+        """Deliver a one-way message after a delay, in any order; doubled as the weather says, lost on a cut link."""
+        source = CURRENT.get()
+        if self._is_cut(source.name, target.name):
+            return
+        copies = 2 if self._random.random() < self.weather.doubled else 1
+        for _ in range(copies):
+            self._loop.spawn(target, _later(self._delay(), deliver))
+
+    def _delay(self) -> float:
+        return self._random.uniform(*self.weather.delay)
+
+    def _is_cut(self, a: str, b: str) -> bool:
+        return frozenset((a, b)) in self.weather.cut
+
+
+async def _serve(handler: Handler, request: Message, answer: asyncio.Future[Message]) -> None:
+    try:
+        result = await handler(request)
+    except CallFailed as error:
+        if not answer.done():
+            answer.set_exception(error)
+    else:
+        if not answer.done():
+            answer.set_result(result)
+
+
+async def _later(seconds: float, act: Callable[[], None]) -> None:
+    await asyncio.sleep(seconds)
+    act()
+
+
+def _copied(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
