@@ -1,8 +1,10 @@
-"""Clocks: drivers receive one, pure rules take ``now_ns``."""
+"""Clocks: drivers receive one, pure rules take ``now_ns``. Random waits between attempts, from a generator."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from random import Random
 from typing import Protocol
 
 
@@ -47,3 +49,22 @@ class ManualClock:
         """Advance both times by ``ns`` nanoseconds."""
         self._wall_ns += ns
         self._monotonic_ns += ns
+
+
+class Attempt(Protocol):
+    """tenacity's state of a repeated call."""
+
+    attempt_number: int
+
+
+_DOUBLINGS = 60
+
+
+def random_wait(random: Random, first_seconds: float, longest_seconds: float) -> Callable[[Attempt], float]:
+    """Return the waits for tenacity: each is random, below a limit that doubles from ``first_seconds`` on."""
+
+    def wait(attempt: Attempt) -> float:
+        doubled = first_seconds * 2.0 ** min(attempt.attempt_number - 1, _DOUBLINGS)
+        return random.uniform(0.0, min(longest_seconds, doubled))
+
+    return wait

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from random import Random
 from typing import TypeVar
 
 import grpc
@@ -12,6 +13,7 @@ import structlog
 import tenacity
 
 from dexorder_common import tracing
+from dexorder_common.clock import random_wait
 from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Delay
@@ -45,7 +47,11 @@ class IngestorPublisher:
         relay: grpc.aio.Channel,
         settings: IngestorSettings,
         metrics: IngestorMetrics,
+        *,
+        random: Random | None = None,
     ) -> None:
+        """Take the source of random waits between attempts; by default an own one."""
+        self._random = random or Random()  # noqa: S311 - jitter
         self._pixy = pixy_rpc.KafkaPixyStub(gateway)
         self.relay = relay_rpc.IngestorServiceStub(relay)
         self.rpc_timeout_seconds = settings.rpc_timeout_seconds
@@ -142,10 +148,12 @@ class IngestorPublisher:
             with self._metrics.publish_seconds.labels(name).time():
                 return await call()
 
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.publish_timeout_seconds
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, grpc.aio.AioRpcError) and not _is_final(e)),
-            stop=tenacity.stop_after_delay(self._settings.publish_timeout_seconds),
-            wait=tenacity.wait_random_exponential(0.1, 2),
+            stop=lambda _: loop.time() >= end,
+            wait=random_wait(self._random, 0.1, 2.0),
             before_sleep=log_retry,
             sleep=asyncio.sleep,
             reraise=True,

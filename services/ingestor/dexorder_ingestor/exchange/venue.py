@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ import ccxt.async_support as ccxt
 import structlog
 import tenacity
 
-from dexorder_common.clock import Clock
+from dexorder_common.clock import Clock, random_wait
 from dexorder_common.exchanges import Exchange, override_urls
 from dexorder_common.model.history import Delay
 from dexorder_common.model.instrument import CandleOffer, ListedInstrument
@@ -81,8 +82,12 @@ class CcxtVenue:
         clock: Clock,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Random | None = None,
     ) -> None:
         """Open the venue's rate limit; no call is made.
+
+        Args:
+            random: Source of random waits between attempts; by default an own one.
 
         Raises:
             OSError: ``rate_limit_dir`` can't be used.
@@ -92,6 +97,7 @@ class CcxtVenue:
         self.metrics = metrics
         self.clock = clock
         self.sleep = sleep
+        self.random = random or Random()  # noqa: S311 - jitter
         self._exchange = exchange
         self.other_hosts = exchange.other_hosts
         self._idle: list[CcxtSession] = []
@@ -376,7 +382,7 @@ class CcxtSession:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(failures.is_retriable),
             stop=lambda state: not failures.has_attempts_left(state.attempt_number, settings.attempts),
-            wait=tenacity.wait_random_exponential(settings.backoff_seconds, settings.longest_backoff_seconds),
+            wait=random_wait(self.venue.random, settings.backoff_seconds, settings.longest_backoff_seconds),
             before_sleep=log_retry,
             sleep=self.venue.sleep,
             reraise=True,

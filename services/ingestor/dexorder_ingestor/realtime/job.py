@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -23,6 +23,7 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
+from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.candle_checks import CandleChecks
@@ -47,12 +48,14 @@ class RealtimeRunner:
         publisher: IngestorPublisher,
         settings: IngestorSettings,
         metrics: IngestorMetrics,
+        *,
+        sockets: Callable[[CcxtVenue], LiveSockets] = LiveSockets,
     ) -> None:
         self.reports = reports = Reports(publisher)
         self.live = live = LivePush(publisher, metrics)
         self._metrics = metrics
         self._services = {
-            name: Services(each.venue, each, LiveSockets(each.venue), publisher, reports, live, settings, metrics)
+            name: Services(each.venue, each, sockets(each.venue), publisher, reports, live, settings, metrics)
             for name, each in queries.items()
         }
 
