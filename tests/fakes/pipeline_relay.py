@@ -15,6 +15,7 @@ from dexorder_common.rpc.history_messages import encode_issued_dispatch
 from dexorder_common.rpc.udf_messages import encode_registration
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1.common_pb2 import Cursor
 from tests.rig.dispatches import issued
 
 _MAX_DELAY_SECONDS = 600.0
@@ -67,7 +68,7 @@ class PipelineRelay(rpc.PipelineServiceServicer):
         return pb.ListNamedSnapshotsResponse()
 
     def WatchTriggers(self, request: pb.WatchTriggersRequest, context: Any) -> Iterator[pb.WatchTriggersResponse]:
-        yield pb.WatchTriggersResponse()  # there are none
+        yield pb.WatchTriggersResponse(cursor=Cursor(epoch="none"))  # there are none
 
     def ReportTriggerEvents(
         self, request: pb.ReportTriggerEventsRequest, context: Any

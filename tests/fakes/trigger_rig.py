@@ -24,6 +24,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1.common_pb2 import Cursor
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
@@ -69,12 +70,12 @@ class TriggerRelay(PipelineRelay):
             self._changed.notify_all()
 
     def WatchTriggers(self, request: pb.WatchTriggersRequest, context: Any) -> Iterator[pb.WatchTriggersResponse]:
-        after = request.after_change
+        after, epoch = request.after.sequence, "rig"
         while context.is_active():
             with self._changed:
                 found = self.changes[after:]
                 after = len(self.changes)
-            yield pb.WatchTriggersResponse(changes=found, change=after)
+            yield pb.WatchTriggersResponse(changes=found, cursor=Cursor(epoch=epoch, sequence=after))
             with self._changed:
                 self._changed.wait_for(lambda after=after: len(self.changes) > after, timeout=1)  # type: ignore[misc]
 
@@ -82,7 +83,7 @@ class TriggerRelay(PipelineRelay):
         self, request: pb.ReportTriggerEventsRequest, context: Any
     ) -> pb.ReportTriggerEventsResponse:
         with self._changed:
-            self.applied = max(self.applied, request.applied_change)
+            self.applied = max(self.applied, request.applied.sequence)
             for each in request.events:
                 content = each.SerializeToString(deterministic=True)
                 self.deliveries[each.event_id] += 1

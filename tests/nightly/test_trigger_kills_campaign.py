@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dexorder_common.lake.market_rows import Row
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
@@ -118,7 +119,7 @@ def expected(relay: TriggerRelay, walks: dict[str, list[Candle]]) -> dict[str, b
     """Return the events of a run that nobody disturbs, by id."""
     evaluator = Evaluator()
     changes = [decode_change(each) for each in relay.changes]
-    evaluator.apply(RegistrationChanges(changes, len(changes)))
+    evaluator.apply(RegistrationChanges(changes, Cursor("rig", len(changes))))
     for ticker, candles in walks.items():
         for each in candles:
             row: Row = tuple(each)

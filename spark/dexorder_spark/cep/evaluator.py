@@ -13,6 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from dexorder_common.lake.market_rows import Row
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
@@ -35,15 +36,15 @@ class RegistrationChange(NamedTuple):
 
 @dataclass(frozen=True)
 class RegistrationChanges:
-    """Changes up to the one with the number ``change``, and the recent rows of series that they start to watch.
+    """Changes up to a cursor, and the recent rows of series that they start to watch.
 
     Attributes:
-        reset: These are all triggers there are.
+        is_reset: These are all triggers there are.
     """
 
     changes: Sequence[RegistrationChange]
-    change: int
-    reset: bool = False
+    cursor: Cursor
+    is_reset: bool = False
     recent_rows: Mapping[Series, Sequence[Row]] = field(default_factory=dict)
 
 
@@ -53,7 +54,7 @@ class Evaluator:
     def __init__(self, snapshot: Snapshot | None = None, *, processes: int = 1) -> None:
         """Load the engine; if its state is of a version that cannot be read, all triggers are registered again."""
         self.batch = snapshot.number if snapshot else 0
-        self.change = snapshot.change if snapshot else 0
+        self.cursor = snapshot.cursor if snapshot else None
         self.positions: dict[str, TopicPosition] = dict(snapshot.positions) if snapshot else {}
         self._recent = {ticker: dict(each) for ticker, each in snapshot.recent.items()} if snapshot else {}
         self._inputs: list[Input] = []
@@ -62,7 +63,7 @@ class Evaluator:
         except InvalidRequest as error:
             log.error("the engine's state can't be read; its triggers are registered again", error=str(error))
             self._engines = shards.start(None, processes)
-            self.change = 0
+            self.cursor = None
         self._watchers = self._engines.watchers()
 
     @property
@@ -87,7 +88,7 @@ class Evaluator:
 
     def apply(self, changes: RegistrationChanges) -> None:
         """Register and remove triggers. Recent rows fill the engine's memory, and fire nothing."""
-        if changes.reset:
+        if changes.is_reset:
             kept = {each.registration for each in changes.changes}
             for registration in self._watchers.keys() - kept:
                 self._remove(registration)
@@ -100,7 +101,7 @@ class Evaluator:
                 self._remove(each.registration)
             elif each.registration not in self._watchers:
                 self._add(each.trigger)
-        self.change = changes.change
+        self.cursor = changes.cursor
 
     def _add(self, each: Register) -> None:
         for registration, known in list(self._watchers.items()):
@@ -152,17 +153,17 @@ class Evaluator:
         self.positions = dict(positions)
         watched = {series.ticker for series in self.watched if series.dataset is TRADES}
         self._recent = {ticker: each for ticker, each in self._recent.items() if ticker in watched}
-        return JournalBatch(self.batch, self.change, self.positions, inputs, tuple(each.event for each in outputs))
+        return JournalBatch(self.batch, self.cursor, self.positions, inputs, tuple(each.event for each in outputs))
 
     def repeat(self, batches: Iterable[JournalBatch]) -> None:
         """Evaluate batches of the journal again; their events are known."""
         for batch in batches:
             for each in batch.inputs:
                 self._take(each)
-            self.change = batch.change
+            self.cursor = batch.cursor
             self.finish(batch.positions)
 
     def snapshot(self) -> Snapshot:
         """Return the state after the last batch."""
         recent = {ticker: dict(each) for ticker, each in self._recent.items()}
-        return Snapshot(self.batch, self.change, self.positions, recent, self._engines.dump())
+        return Snapshot(self.batch, self.cursor, self.positions, recent, self._engines.dump())

@@ -64,8 +64,8 @@ class TriggerHost:
             relay.close()
 
     def _follow(self, relay: TriggerRelay) -> None:
-        for changes in relay.follow(0):
-            if changes.reset:
+        for changes in relay.follow(None):
+            if changes.is_reset:
                 self._live.clear()
             for each in changes.changes:
                 (self._live.add if each.trigger is not None else self._live.discard)(each.registration)

@@ -5,7 +5,7 @@ events. It is synced before anything of the batch leaves the process. After a cr
 the batches after it are evaluated again, and the events of the last one are published again, with the same ids. A batch
 without a whole record has published nothing.
 
-    NNN.snapshot    magic, one record: JSON of batch, change, positions, recent trades and the engine's state
+    NNN.snapshot    magic, one record: JSON of batch, cursor, positions, recent trades and the engine's state
     NNN.log         records of the batches after NNN
     record          length and CRC-32 of what follows, compressed JSON and events
 """
@@ -24,10 +24,11 @@ from typing import Any
 import structlog
 
 from dexorder_cep import EngineState
+from dexorder_common.model.cursor import Cursor
 from dexorder_spark.cep.inputs import Input, decode, encode
 
 log = structlog.get_logger(__name__)
-_MAGIC = b"dexorder-cep-2\r\n"
+_MAGIC = b"dexorder-cep-3\r\n"
 _HEAD = struct.Struct(">QI")
 _NUMBER = struct.Struct(">I")
 _SNAPSHOT, _LOG = ".snapshot", ".log"
@@ -53,28 +54,28 @@ class JournalBatch:
 
     Attributes:
         number: Number; each is one more than the one before.
-        change: Last change of triggers that takes part.
+        cursor: Last change of triggers that takes part; None for none.
         positions: Places after the batch, by topic.
         inputs: Input of the engine, in order.
         events: Serialized ReportedTriggerEvent of the batch, in order.
     """
 
     number: int
-    change: int
+    cursor: Cursor | None
     positions: Mapping[str, TopicPosition]
     inputs: tuple[Input, ...] = ()
     events: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
         """Return the content of a record."""
-        values = [self.number, self.change, _encode_positions(self.positions), encode(self.inputs)]
+        values = [self.number, str(self.cursor or ""), _encode_positions(self.positions), encode(self.inputs)]
         return _pack(values, self.events)
 
     @staticmethod
     def decode(content: bytes) -> JournalBatch:
         """Return the batch in a record."""
-        (number, change, positions, inputs), events = _unpack(content)
-        return JournalBatch(number, change, _decode_positions(positions), decode(inputs), tuple(events))
+        (number, cursor, positions, inputs), events = _unpack(content)
+        return JournalBatch(number, Cursor.parse(cursor), _decode_positions(positions), decode(inputs), tuple(events))
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Snapshot:
     """
 
     number: int
-    change: int
+    cursor: Cursor | None
     positions: Mapping[str, TopicPosition]
     recent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     state: EngineState | None = None
@@ -98,7 +99,7 @@ class Snapshot:
         tickers = list(self.state.tickers) if self.state else None
         parts = [self.state.triggers, *self.state.tickers.values()] if self.state else []
         positions = _encode_positions(self.positions)
-        return _MAGIC + _record(_pack([self.number, self.change, positions, self.recent, tickers], parts))
+        return _MAGIC + _record(_pack([self.number, str(self.cursor or ""), positions, self.recent, tickers], parts))
 
     @staticmethod
     def decode(data: bytes) -> Snapshot:
@@ -106,9 +107,9 @@ class Snapshot:
         records = list(_records(data[len(_MAGIC) :]))
         if not data.startswith(_MAGIC) or len(records) != 1 or len(data) != len(_MAGIC) + records[0][1]:
             raise Damaged("it is cut off or its checksum is wrong")
-        (number, change, positions, recent, tickers), parts = _unpack(records[0][0])
+        (number, cursor, positions, recent, tickers), parts = _unpack(records[0][0])
         state = EngineState(parts[0], dict(zip(tickers, parts[1:], strict=True))) if tickers is not None else None
-        return Snapshot(number, change, _decode_positions(positions), recent, state)
+        return Snapshot(number, Cursor.parse(cursor), _decode_positions(positions), recent, state)
 
 
 class Journal:

@@ -10,7 +10,9 @@ from contextlib import suppress
 import grpc
 import structlog
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.rpc.client_retry import error_text
+from dexorder_common.rpc.common_messages import decode_cursor, encode_cursor
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_spark.cep.evaluator import RegistrationChange, RegistrationChanges
 from dexorder_spark.cep.inputs import Register
@@ -29,7 +31,7 @@ class TriggerRelay(RelayClient):
         super().__init__(address, stop, "the triggers' batch")
 
     def report(
-        self, events: Sequence[bytes], applied_change: int, *, on_part: Callable[[], None] = lambda: None
+        self, events: Sequence[bytes], applied: Cursor | None, *, on_part: Callable[[], None] = lambda: None
     ) -> None:
         """Report serialized events in parts, each until it is answered; Stopped at the stop.
 
@@ -38,14 +40,14 @@ class TriggerRelay(RelayClient):
         """
         parts = [
             pb.ReportTriggerEventsRequest(
-                events=map(pb.ReportedTriggerEvent.FromString, part), applied_change=applied_change
+                events=map(pb.ReportedTriggerEvent.FromString, part), applied=encode_cursor(applied)
             )
             for part in split(events) or [[]]
         ]
         self.send(self.stub.ReportTriggerEvents, parts, _halve, on_part)
 
-    def follow(self, after: int) -> Iterator[RegistrationChanges]:
-        """Yield the changes of triggers after one, without end; a broken stream is opened again behind the last one.
+    def follow(self, after: Cursor | None) -> Iterator[RegistrationChanges]:
+        """Yield the changes of triggers after a cursor, without end; a broken stream is resumed at its last one.
 
         The iterator ends at the stop. An answer without changes says only that the relay is there.
         """
@@ -53,16 +55,17 @@ class TriggerRelay(RelayClient):
         while not self._stop.is_set():
             try:
                 for answer in self._answers(after):
-                    wait_s, after = 0.1 if answer.changes else wait_s, answer.change
-                    yield RegistrationChanges([*map(decode_change, answer.changes)], answer.change, answer.reset)
+                    wait_s, after = 0.1 if answer.changes else wait_s, decode_cursor(answer.cursor)
+                    changes = [*map(decode_change, answer.changes)]
+                    yield RegistrationChanges(changes, after, is_reset=answer.HasField("reset"))
             except grpc.RpcError as error:
                 log.warning("the stream of triggers ended", error=error_text(error), again_in_s=wait_s)
             self._stop.wait(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
 
-    def _answers(self, after: int) -> Iterator[pb.WatchTriggersResponse]:
+    def _answers(self, after: Cursor | None) -> Iterator[pb.WatchTriggersResponse]:
         """Yield the answers of one stream; it ends at the stop, and after a silence that the relay does not make."""
-        call = self.stub.WatchTriggers(pb.WatchTriggersRequest(after_change=after))
+        call = self.stub.WatchTriggers(pb.WatchTriggersRequest(after=encode_cursor(after)))
         answers: queue.SimpleQueue[pb.WatchTriggersResponse | grpc.RpcError | None] = queue.SimpleQueue()
 
         def receive() -> None:
@@ -107,7 +110,8 @@ def split(events: Sequence[bytes]) -> list[list[bytes]]:
 def _halve(request: pb.ReportTriggerEventsRequest) -> list[pb.ReportTriggerEventsRequest]:
     middle = len(request.events) // 2
     halves = [request.events[:middle], request.events[middle:]] if middle else []
-    return [pb.ReportTriggerEventsRequest(events=each, applied_change=request.applied_change) for each in halves]
+    applied = request.applied if request.HasField("applied") else None
+    return [pb.ReportTriggerEventsRequest(events=each, applied=applied) for each in halves]
 
 
 def decode_change(change: pb.TriggerChange) -> RegistrationChange:

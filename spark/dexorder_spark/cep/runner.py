@@ -121,8 +121,8 @@ class Runner:
         """Pass on changes, each with recent rows of the series that it starts to watch. Runs in its own thread,
         as reading rows takes time."""
         first, later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
-        for changes in self._relay.follow(self._evaluator.change):
-            if not (changes.changes or changes.reset):
+        for changes in self._relay.follow(self._evaluator.cursor):
+            if not (changes.changes or changes.is_reset):
                 continue
             known = first.union(*later.values())
             later |= {
@@ -180,7 +180,7 @@ class Runner:
 
     def _report(self, events: Sequence[bytes]) -> None:
         on_part = partial(self._pass, Moment.PUBLISHING) if events else lambda: None
-        self._relay.report(events, self._evaluator.change, on_part=on_part)
+        self._relay.report(events, self._evaluator.cursor, on_part=on_part)
         self._reported_s = time.monotonic()
 
     def _read(self) -> tuple[dict[str, TopicPosition], list[Record]]:

@@ -33,7 +33,7 @@ async def test_each_firing_reaches_the_users_session_once_while_the_gateway_is_k
         answer = await register(s, "breakout", alert=pb.TriggerAlert(user_id=user, delivery=delivery))
         assert not answer.error_message
         async with own.session(user) as session:
-            await report(s, [event("a", 1, "breakout")], 1)
+            await report(s, [event("a", 1, "breakout")])
             heard = await session.take()
             assert (heard.event.event_id, heard.event.event_type) == ("a", given.ALERT_TRIGGERED)
             assert heard.event.delivery == delivery
@@ -41,14 +41,14 @@ async def test_each_firing_reaches_the_users_session_once_while_the_gateway_is_k
             assert (payload["alert_id"], payload["symbol"], payload["condition"]) == ("breakout", TICKER, SQL)
             place = session.place(heard)
         own.gateway.kill()
-        await report(s, [event("b", 1, "breakout")], 1)  # the gateway is down
+        await report(s, [event("b", 1, "breakout")])  # the gateway is down
         assert pending(folder) == 1
         own.gateway.start()
         with locked(own):  # it has the call, and can't commit
-            await report(s, [event("c", 1, "breakout")], 1)
+            await report(s, [event("c", 1, "breakout")])
             own.gateway.kill()
         own.gateway.start()
-        await report(s, [event("a", 1, "breakout"), event("b", 1, "breakout")], 1)  # the pipeline was killed, too
+        await report(s, [event("a", 1, "breakout"), event("b", 1, "breakout")])  # the pipeline was killed, too
         async with own.session(user, cursor=place) as session:
             assert sorted([(await session.take()).event.event_id for _ in range(2)]) == ["b", "c"]
             await session.hears_nothing()
@@ -64,7 +64,7 @@ async def test_a_user_is_told_that_the_trigger_is_suspended_and_why(own: Rig, tm
     )
     async with suite(tmp_path, gateway=own.gateway.address) as s, own.session(user) as session:
         await register(s, "costly", alert=pb.TriggerAlert(user_id=user, delivery=delivery))
-        await report(s, [event("costly/1/suspended", 1, "costly", pb.TRIGGER_EVENT_KIND_SUSPENDED, reason="why")], 1)
+        await report(s, [event("costly/1/suspended", 1, "costly", pb.TRIGGER_EVENT_KIND_SUSPENDED, reason="why")])
         heard = await session.take()
         assert heard.event.event_type == given.ALERT_DELETED
         payload = json.loads(heard.event.payload)

@@ -122,11 +122,18 @@ class TriggerReports:
         self, request: ppb.WatchTriggersRequest, _: object
     ) -> AsyncIterator[ppb.WatchTriggersResponse]:
         """Stream the changes of triggers."""
-        async with aclosing(self.engine.triggers.follow(min(request.after_change, MAX_TIME_NS))) as found:
+        after, is_first = (decode_cursor(request.after) if request.HasField("after") else None), True
+        async with aclosing(self.engine.triggers.follow(after)) as found:
             async for each in found:
-                yield ppb.WatchTriggersResponse(
-                    changes=map(_encode_change, each.changes), change=each.change, reset=each.reset
+                answer = ppb.WatchTriggersResponse(
+                    changes=map(_encode_change, each.changes), cursor=encode_cursor(each.cursor)
                 )
+                if each.start.is_reset:
+                    answer.reset.CopyFrom(encode_start(each.start))
+                elif is_first:
+                    answer.opened.CopyFrom(encode_start(each.start))
+                is_first = False
+                yield answer
 
     async def ReportTriggerEvents(
         self, request: ppb.ReportTriggerEventsRequest, _: object
@@ -141,7 +148,9 @@ class TriggerReports:
             except InvalidRequest as error:
                 self.engine.context.metrics.ignored.labels("trigger_event").inc()
                 log.error("event of a trigger ignored", event_id=each.event_id[:64], error=str(error))
-        await self.engine.triggers.report(events, min(request.applied_change, MAX_TIME_NS))
+        await self.engine.triggers.report(
+            events, decode_cursor(request.applied) if request.HasField("applied") else None
+        )
         return ppb.ReportTriggerEventsResponse()
 
 

@@ -1,4 +1,4 @@
-"""Logs of the relay's database that clients resume by a cursor: notifications, and events of triggers.
+"""Logs of the relay's database that are resumed by a cursor: notifications, changes of triggers and their events.
 
 Sequences of a file are never used for two items, though the file may be replaced by an older copy of itself: at each
 start they continue at the microseconds of the wall clock, which are ahead of all that were given before.
@@ -10,16 +10,13 @@ import sqlite3
 from enum import StrEnum
 
 from dexorder_common.model.cursor import Cursor, StreamStart, start_of_stream
-from dexorder_relay.store.rows import upsert
-
-TRIGGER_CHANGE = "trigger_change"
-"""Name in ``meta`` of the last change of triggers."""
 
 
 class Log(StrEnum):
     """Tables that are logs."""
 
     NOTIFICATIONS = "notifications"
+    TRIGGER_CHANGES = "trigger_changes"
     TRIGGER_EVENTS = "trigger_events"
 
     @property
@@ -34,18 +31,8 @@ def epoch_of(connection: sqlite3.Connection) -> str:
 
 
 def advance_sequences(connection: sqlite3.Connection, now_ns: int) -> None:
-    """Continue every sequence beyond those that a newer copy of the file may have given, if the clock is not behind.
-
-    The numbers of changes of triggers are kept as one span for each start: a number between them is of another copy.
-    """
-    now_us = now_ns // 1_000
-    connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?)", (now_us,))
-    row = connection.execute("SELECT value FROM meta WHERE name = ?", (TRIGGER_CHANGE,)).fetchone()
-    last = row[0] if row else 0
-    first = max(last + 1, now_us)
-    connection.execute("UPDATE trigger_change_spans SET last = ? WHERE last IS NULL", (last,))
-    connection.execute("INSERT INTO trigger_change_spans (first) VALUES (?)", (first,))
-    connection.execute(*upsert("meta", {"name": TRIGGER_CHANGE, "value": first}))
+    """Continue every sequence beyond those that a newer copy of the file may have given, if the clock is not behind."""
+    connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?)", (now_ns // 1_000,))
 
 
 def note_forgotten(log: Log, chosen: str) -> str:

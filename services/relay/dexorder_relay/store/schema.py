@@ -87,7 +87,7 @@ CREATE TABLE triggers (
 CREATE UNIQUE INDEX triggers_by_id ON triggers (trigger_id) WHERE deleted_ns IS NULL;
 CREATE INDEX triggers_by_client ON triggers (client_id) WHERE deleted_ns IS NULL;
 CREATE INDEX triggers_by_end ON triggers (deleted_ns) WHERE deleted_ns IS NOT NULL;
-CREATE TABLE trigger_change_spans (first INTEGER PRIMARY KEY, last INTEGER);
+CREATE TABLE trigger_changes (sequence INTEGER PRIMARY KEY AUTOINCREMENT);
 CREATE TABLE trigger_events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, registration INTEGER NOT NULL,
     trigger_id TEXT NOT NULL, callback_id TEXT NOT NULL, client_id TEXT NOT NULL, kind INTEGER NOT NULL,
@@ -103,7 +103,8 @@ CREATE TABLE udfs (
     definition TEXT, client_id TEXT NOT NULL);
 
 INSERT INTO sqlite_sequence (name, seq)
-    VALUES ('requests', 0), ('notifications', 0), ('subscriptions', 0), ('triggers', 0), ('trigger_events', 0);
+    VALUES ('requests', 0), ('notifications', 0), ('subscriptions', 0), ('triggers', 0), ('trigger_changes', 0),
+        ('trigger_events', 0);
 """
 STEPS = (_VERSION_1,)
 """Steps that bring a file from each version to the next. A released step is never edited."""

@@ -1,7 +1,8 @@
 """Triggers and their events in the relay's database. Every function runs in the store's thread, in one transaction.
 
-Each registration and each deletion has a number, ``change``, which only grows. The pipeline asks for the changes after
-the last one that it has on disk. An event is stored once, by its id, whichever of the pipeline's reports brings it.
+Each registration and each deletion has a sequence in the log of changes; a trigger's ``change`` is its last one. The
+pipeline asks for the changes after the last one that it has on disk. An event is stored once, by its id, whichever of
+the pipeline's reports brings it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from dexorder_common.model.cursor import Cursor, StreamStart
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
-from dexorder_relay.store.logs import TRIGGER_CHANGE as _CHANGE
-from dexorder_relay.store.logs import Log, note_forgotten
+from dexorder_relay.store.logs import Log, epoch_of, note_forgotten, start_of
 from dexorder_relay.store.rows import Columns, Row, Statement, insert, select, update, upsert
 
-_FORGOTTEN, _APPLIED = "trigger_forgotten_change", "trigger_applied_change"
+_APPLIED = "trigger_applied_change"
 _STATE_AFTER = {EventKind.SUSPENDED: TriggerState.SUSPENDED, EventKind.ENDED: TriggerState.ENDED}
 REASON = "reason"
 """Name in the context of an event of the whole trigger that has the reason."""
@@ -33,11 +34,11 @@ class TriggerChange(NamedTuple):
 
 
 class TriggerChanges(NamedTuple):
-    """Changes in their order, complete up to ``change``. With ``reset`` they are all there is."""
+    """Changes in their order, complete up to ``cursor``. After a reset they are all triggers that run."""
 
+    start: StreamStart
     changes: list[TriggerChange]
-    change: int
-    reset: bool = False
+    cursor: Cursor
 
 
 class ReportedEvent(NamedTuple):
@@ -129,24 +130,22 @@ def live(connection: Connection) -> list[RegisteredTrigger]:
     return page(connection, "", "", 0, -1)
 
 
-def changes_after(connection: Connection, after: int, limit: int) -> TriggerChanges:
-    """Return the changes after one, at most ``limit``; all triggers that run if this copy can't tell what came after.
-
-    It can't if another copy of the file has given the change, or if later deletions are forgotten.
-    """
-    last, forgotten = _meta(connection, _CHANGE), _meta(connection, _FORGOTTEN)
-    spans = "SELECT 1 FROM trigger_change_spans WHERE first <= ? AND coalesce(last, ?) >= ?"
-    is_known = not after or connection.execute(spans, (after, last, after)).fetchone() is not None
-    if not is_known or 0 < after < forgotten:
+def changes_after(connection: Connection, after: Cursor | None, limit: int) -> TriggerChanges:
+    """Return the changes after a cursor, at most ``limit``; all triggers that run if the cursor is not valid."""
+    start = start_of(connection, Log.TRIGGER_CHANGES, after)
+    (newest,) = connection.execute("SELECT max(sequence) FROM trigger_changes").fetchone()
+    last = start.cursor._replace(sequence=newest or _meta(connection, Log.TRIGGER_CHANGES.forgotten))
+    if start.is_reset:
         found = [
             TriggerChange(each.registration, each.registered_ns, each.trigger)
             for each in live(connection)
             if each.state in (TriggerState.WAITING, TriggerState.RUNNING)
         ]
-        return TriggerChanges(found, last, reset=True)
+        return TriggerChanges(start, found, last)
     sql = "SELECT * FROM triggers WHERE change > ? ORDER BY change LIMIT ?"
-    rows = list(select(connection, sql, after, limit))
-    return TriggerChanges([_read_change(row) for row in rows], rows[-1]["change"] if len(rows) == limit else last)
+    rows = list(select(connection, sql, start.cursor.sequence, limit))
+    cursor = last._replace(sequence=rows[-1]["change"]) if len(rows) == limit else last
+    return TriggerChanges(start, [_read_change(row) for row in rows], cursor)
 
 
 def _read_change(row: Row) -> TriggerChange:
@@ -155,10 +154,11 @@ def _read_change(row: Row) -> TriggerChange:
 
 
 def report(
-    connection: Connection, events: Iterable[ReportedEvent], applied_change: int, *, now_ns: int
+    connection: Connection, events: Iterable[ReportedEvent], applied: Cursor | None, *, now_ns: int
 ) -> StoredReport:
     """Store the last change that the pipeline has, and unknown events with the states of triggers that they end."""
-    _set_meta(connection, _APPLIED, applied_change)
+    is_ours = applied is not None and applied.epoch == epoch_of(connection)
+    _set_meta(connection, _APPLIED, applied.sequence if applied is not None and is_ours else 0)
     new, callbacks, unknown, alerts = [], set(), 0, 0
     for each in events:
         sql = "SELECT trigger_id, callback_id, client_id, alert FROM triggers WHERE registration = ?"
@@ -237,15 +237,14 @@ def forget(connection: Connection, before_ns: int, limit: int) -> int:
     )
     if gone := connection.execute(sql, (before_ns, limit)).fetchall():
         connection.executemany("DELETE FROM triggers WHERE registration = ?", [row[:1] for row in gone])
-        last = max(_meta(connection, _FORGOTTEN), *(change for _, change in gone))
-        _set_meta(connection, _FORGOTTEN, last)
+        chosen, last = "sequence <= ?", max(change for _, change in gone)
+        connection.execute(note_forgotten(Log.TRIGGER_CHANGES, chosen), (last,))
+        connection.execute(f"DELETE FROM trigger_changes WHERE {chosen}", (last,))  # noqa: S608
     return count
 
 
 def _next_change(connection: Connection) -> int:
-    change = _meta(connection, _CHANGE) + 1
-    _set_meta(connection, _CHANGE, change)
-    return change
+    return connection.execute("INSERT INTO trigger_changes DEFAULT VALUES").lastrowid or 0
 
 
 def _meta(connection: Connection, name: str) -> int:

@@ -117,23 +117,23 @@ class RegisteredTriggers:
                 if len(found) < EVENTS_IN_A_READ:
                     await context.signals.wait(event)
 
-    async def follow(self, after: int) -> AsyncGenerator[store.TriggerChanges, None]:
-        """Yield the changes of triggers after one, and whether there is none every ``FOLLOW_SECONDS``, without end."""
+    async def follow(self, after: Cursor | None) -> AsyncGenerator[store.TriggerChanges, None]:
+        """Yield the changes of triggers after a cursor, and none after ``FOLLOW_SECONDS`` without one, without end."""
         context = self._context
         with context.signals.listen("triggers") as event:
             while True:
                 found = await context.store.read(store.changes_after, after, CHANGES_IN_A_READ)
-                after = found.change
+                after = found.cursor
                 yield found
-                if len(found.changes) < CHANGES_IN_A_READ or found.reset:
+                if len(found.changes) < CHANGES_IN_A_READ or found.start.is_reset:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(FOLLOW_SECONDS):
                             await context.signals.wait(event)
 
-    async def report(self, events: Sequence[store.ReportedEvent], applied_change: int) -> None:
+    async def report(self, events: Sequence[store.ReportedEvent], applied: Cursor | None) -> None:
         """Store what the pipeline has on disk; on disk here too when this returns."""
         context, now_ns = self._context, self._context.clock.wall_ns()
-        reported = await context.store.write(store.report, events, applied_change, now_ns=now_ns)
+        reported = await context.store.write(store.report, events, applied, now_ns=now_ns)
         if reported.unknown:
             context.metrics.ignored.labels("trigger_event").inc(reported.unknown)
             log.error("events of unknown registrations ignored", events=reported.unknown)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_cep import EngineState
+from dexorder_common.model.cursor import Cursor
 from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove
 from dexorder_spark.cep.journal import Damaged, Journal, JournalBatch, Snapshot, TopicPosition
 
@@ -36,7 +37,7 @@ INPUTS = st.one_of(
 BATCHES = st.builds(
     JournalBatch,
     number=NUMBERS,
-    change=NUMBERS,
+    cursor=st.none() | st.builds(Cursor, st.text(min_size=1, max_size=5), NUMBERS),
     positions=POSITIONS,
     inputs=st.lists(INPUTS, max_size=3).map(tuple),
     events=st.lists(st.binary(max_size=30), max_size=5).map(tuple),
@@ -44,7 +45,7 @@ BATCHES = st.builds(
 SNAPSHOTS = st.builds(
     Snapshot,
     number=NUMBERS,
-    change=NUMBERS,
+    cursor=st.none() | st.builds(Cursor, st.text(min_size=1, max_size=5), NUMBERS),
     positions=POSITIONS,
     recent=st.dictionaries(TEXTS, st.dictionaries(TEXTS, NUMBERS, max_size=3), max_size=2),
     state=st.none() | st.builds(EngineState, st.binary(max_size=50), st.dictionaries(TEXTS, st.binary(max_size=20))),
@@ -69,22 +70,22 @@ def test_a_snapshot_with_one_other_byte_or_cut_short_is_damaged(snapshot: Snapsh
 
 
 def batch(number: int) -> JournalBatch:
-    return JournalBatch(number, number, {}, (Expire(number),), (bytes([number]),))
+    return JournalBatch(number, Cursor("e:1", number), {}, (Expire(number),), (bytes([number]),))
 
 
 def filled(folder: Path, batches: int, snapshots: set[int]) -> Journal:
     journal = Journal(folder)
     assert journal.read() is None
-    journal.snapshot(Snapshot(0, 0, {}))
+    journal.snapshot(Snapshot(0, None, {}))
     for number in range(1, batches + 1):
         journal.append(batch(number))
         if number in snapshots:
-            journal.snapshot(Snapshot(number, number, {}))
+            journal.snapshot(Snapshot(number, Cursor("e:1", number), {}))
     return journal
 
 
 def numbers(folder: Path) -> tuple[int, list[int]]:
-    snapshot, batches = Journal(folder).read() or (Snapshot(-1, 0, {}), [])
+    snapshot, batches = Journal(folder).read() or (Snapshot(-1, None, {}), [])
     assert all(each == batch(each.number) for each in batches)
     return snapshot.number, [each.number for each in batches]
 

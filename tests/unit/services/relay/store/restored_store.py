@@ -107,7 +107,7 @@ class RestoredStore:
         assert registered is not None
         name, registration = f"e{next(self._names)}", registered.registration
         reported = triggers.ReportedEvent(name, registration, EventKind.FIRED, TICKER, self.now_ns, b"")
-        self._do(self.store.write(triggers.report, [reported], 0, now_ns=self.now_ns))
+        self._do(self.store.write(triggers.report, [reported], None, now_ns=self.now_ns))
 
     def register(self, trigger_id: str = "") -> None:
         """Register a trigger, by default a new one, unless it is there."""
@@ -139,8 +139,8 @@ class RestoredStore:
         read = self.store.read(triggers.events_after, ("trigger_id", WATCHED), None, after, ALL)
         return [(each.sequence, each.event.event_id) for each in self._do(read)]
 
-    def changes(self, after: int) -> triggers.TriggerChanges:
-        """Return what the pipeline gets that has all changes up to one."""
+    def changes(self, after: Cursor | None) -> triggers.TriggerChanges:
+        """Return what the pipeline gets that has all changes up to a cursor."""
         return self._do(self.store.read(triggers.changes_after, after, ALL))
 
     def live(self) -> dict[int, str]:

@@ -12,17 +12,20 @@ from tests.seeds import seeded
 from tests.stream_model import Place, StreamModel
 from tests.unit.services.relay.store.restored_store import WATCHED, RestoredStore
 
+CLIENTS = [Log.NOTIFICATIONS, Log.TRIGGER_EVENTS]
+"""Logs that clients follow."""
+
 
 class RestoredLogs:
     """Steps of a history; each takes a log and a number."""
 
     def __init__(self, folder: Path) -> None:
         self.world = RestoredStore(folder)
-        self.models = {log: StreamModel() for log in Log}
-        self.ever: dict[Log, frozenset[str]] = dict.fromkeys(Log, frozenset())
+        self.models = {log: StreamModel() for log in CLIENTS}
+        self.ever: dict[Log, frozenset[str]] = dict.fromkeys(CLIENTS, frozenset())
         self.copied: list[dict[Log, frozenset[str]]] = []
         self.epochs = {self.world.store.epoch}
-        self.followers: list[tuple[int, dict[int, str]]] = [(0, {})]
+        self.followers: list[tuple[Cursor | None, dict[int, str]]] = [(None, {})]
         self.registered: dict[tuple[str, int], str] = {}
 
     def append(self, log: Log, number: int) -> None:
@@ -55,13 +58,13 @@ class RestoredLogs:
         """The pipeline, with any state that it ever had, has all triggers afterwards and no others."""
         after, known = self.followers[number % len(self.followers)]
         found = self.world.changes(after)
-        known = {} if found.reset else dict(known)
+        known = {} if found.start.is_reset else dict(known)
         for each in found.changes:
             known.pop(each.registration, None)
             if each.trigger is not None:
                 known[each.registration] = each.trigger.trigger_id
         assert known == self.world.live()
-        self.followers.append((found.change, known))
+        self.followers.append((found.cursor, known))
         for registration, name in known.items():
             key = (self.world.store.epoch, registration)
             assert self.registered.setdefault(key, name) == name, f"registration {registration} is given twice"
@@ -91,7 +94,7 @@ class RestoredLogs:
 
     def empty(self, log: Log, number: int) -> None:
         self.world.empty()
-        self.ever = dict.fromkeys(Log, frozenset())
+        self.ever = dict.fromkeys(CLIENTS, frozenset())
         assert self.world.store.epoch not in self.epochs
         self.epochs.add(self.world.store.epoch)
         self.may_reset()
@@ -121,5 +124,5 @@ def test_no_item_is_missed_without_a_reset_and_no_sequence_is_given_twice(number
     random, world = seeded(f"restored store {number}"), RestoredLogs(tmp_path)
     steps = random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=60)
     for step in [*steps[:50], RestoredLogs.empty, *steps[50:]]:
-        step(world, random.choice(list(Log)), random.randrange(1000))
+        step(world, random.choice(CLIENTS), random.randrange(1000))
     world.world.end()

@@ -56,7 +56,7 @@ async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) 
             )
             for number, name in ((1, "d"), (2, "o"))
         ]
-        await suite.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=2))
+        await suite.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events))
         for stub, wanted in ((desk, "e1"), (other, "e2")):
             call = stub.trigger.WatchTriggerEvents(pb.WatchTriggerEventsRequest(callback_id="shared"), timeout=20)
             assert (await call.read()).HasField("opened")

@@ -21,6 +21,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1.common_pb2 import Cursor
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, Suite, at, refused, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
@@ -45,8 +46,8 @@ async def listed(s: Suite, **fields: Any) -> list[pb.RegisteredTrigger]:
     return list((await s.relay.trigger.ListTriggers(pb.ListTriggersRequest(**fields))).triggers)
 
 
-async def changes(s: Suite, after: int = 0) -> ppb.WatchTriggersResponse:
-    call = s.pipeline.stub.WatchTriggers(ppb.WatchTriggersRequest(after_change=after), timeout=20)
+async def changes(s: Suite, after: Cursor | None = None) -> ppb.WatchTriggersResponse:
+    call = s.pipeline.stub.WatchTriggers(ppb.WatchTriggersRequest(after=after), timeout=20)
     answer: ppb.WatchTriggersResponse = await call.read()
     call.cancel()
     return answer
@@ -58,12 +59,12 @@ def event(name: str, registration: int, trigger_id: str = "t", kind: Any = FIRED
     return ppb.ReportedTriggerEvent(event_id=name, registration=registration, kind=kind, ticker=TICKER, event=given)
 
 
-async def report(s: Suite, events: Sequence[Any], applied: int) -> None:
+async def report(s: Suite, events: Sequence[Any], applied: Cursor | None = None) -> None:
     """Report events whose registrations count from 1; the relay's begin at the time of its start."""
     first = min((each.registration for each in (await changes(s)).changes), default=1)
     for each in events:
         each.registration += first - 1
-    await s.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=applied))
+    await s.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied=applied))
 
 
 async def take(s: Suite, count: int, **fields: Any) -> list[pb.TriggerEvent]:
@@ -107,14 +108,21 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
         first = await changes(s)
         number = first.changes[0].registration
         assert [(c.registration, c.trigger.trigger_id) for c in first.changes] == [(number, "t"), (number + 1, "u")]
-        assert not first.reset
+        assert first.opened.cursor.sequence == 0 and first.cursor.epoch == first.opened.cursor.epoch
         await s.relay.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
-        second = await changes(s, first.change)
+        second = await changes(s, first.cursor)
         assert [(c.registration, c.HasField("trigger")) for c in second.changes] == [(number, False)]
-        assert second.change > first.change
-        reset = await changes(s, second.change + 1)
-        assert reset.reset and [c.trigger.trigger_id for c in reset.changes] == ["u"]
-        await report(s, [], second.change)
+        assert second.opened.cursor == first.cursor and second.cursor.sequence > first.cursor.sequence
+        for lost in (
+            Cursor(epoch=first.cursor.epoch, sequence=second.cursor.sequence + 1),
+            Cursor(epoch="another", sequence=second.cursor.sequence),
+        ):
+            await report(s, [], lost)
+            assert [each.state for each in await listed(s)] == [WAITING if lost.epoch == "another" else RUNNING]
+            reset = await changes(s, lost)
+            assert reset.HasField("reset") and [c.trigger.trigger_id for c in reset.changes] == ["u"]
+            assert reset.cursor == second.cursor
+        await report(s, [], second.cursor)
         assert [each.state for each in await listed(s)] == [RUNNING]
 
 
@@ -122,18 +130,15 @@ async def test_a_restart_resumes_behind_a_change_and_another_copy_lists_only_wha
     async with suite(tmp_path) as s:
         for name in ("t", "u"):
             await register(s, name)
-        await report(s, [event("end", 1, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")], 1)
-        known = (await changes(s)).change
-    async with suite(tmp_path) as s:
-        resumed = await changes(s, known)
-        assert not resumed.reset and not resumed.changes and resumed.change > known
-        again = await changes(s, resumed.change)
-        assert not again.reset and not again.changes
-        lost = await changes(s, known + 1)  # a number that no start of this copy has given
-        assert lost.reset and [each.trigger.trigger_id for each in lost.changes] == ["u"]
-    async with suite(tmp_path) as s:
-        assert not (await changes(s, known)).reset and not (await changes(s, resumed.change)).reset
-        assert (await changes(s, known + 1)).reset
+        await report(s, [event("end", 1, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")])
+        known = (await changes(s)).cursor
+    after = Cursor(epoch=known.epoch, sequence=known.sequence + 1)  # a number that no start of this copy has given
+    for _ in range(2):
+        async with suite(tmp_path) as s:
+            resumed = await changes(s, known)
+            assert resumed.opened.cursor == resumed.cursor == known and not resumed.changes
+            lost = await changes(s, after)
+            assert lost.HasField("reset") and [each.trigger.trigger_id for each in lost.changes] == ["u"]
 
 
 async def test_a_follower_is_told_of_a_registration_at_once(tmp_path: Path) -> None:
@@ -148,8 +153,8 @@ async def test_a_follower_is_told_of_a_registration_at_once(tmp_path: Path) -> N
 async def test_an_event_is_stored_once_and_streams_resume_by_cursor(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await register(s, "t", callback_id="desk")
-        await report(s, [event("a", 1), event("b", 1)], 1)
-        await report(s, [event("b", 1), event("c", 1), event("lost", 99)], 1)
+        await report(s, [event("a", 1), event("b", 1)])
+        await report(s, [event("b", 1), event("c", 1), event("lost", 99)])
         found = await take(s, 3, trigger_id="t")
         assert [each.event_id for each in found] == ["a", "b", "c"]
         assert [decode_value(found[0].event.rows[0].values[0])] == [9.5]
@@ -165,7 +170,7 @@ async def test_an_event_is_stored_once_and_streams_resume_by_cursor(tmp_path: Pa
         assert (await call.read()).opened.cursor == found[-1].cursor
         waiting = asyncio.ensure_future(call.read())
         await asyncio.sleep(0.05)
-        await report(s, [event("end", 1, kind=pb.TRIGGER_EVENT_KIND_SUSPENDED, reason="2,001 partial matches")], 1)
+        await report(s, [event("end", 1, kind=pb.TRIGGER_EVENT_KIND_SUSPENDED, reason="2,001 partial matches")])
         assert (await waiting).event.kind == pb.TRIGGER_EVENT_KIND_SUSPENDED
         call.cancel()
         (known,) = await listed(s)
@@ -198,7 +203,7 @@ async def test_a_trigger_brings_its_own_subscription(tmp_path: Path) -> None:
         await register(s, "u")
         await s.relay.trigger.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
         await subscribed([[60]])
-        await report(s, [event("end", 2, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")], 3)
+        await report(s, [event("end", 2, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")])
         await subscribed([])
 
 
@@ -228,7 +233,7 @@ async def test_a_firing_is_handed_to_the_gateway_until_it_is_taken_and_never_aga
     delivery = user.DeliverySpec(priority=user.CRITICAL, channels=[user.ChannelPreference(channel=user.TELEGRAM)])
     async with suite(tmp_path, gateway=address) as s:
         await register(s, "t", alert=pb.TriggerAlert(user_id="alice", delivery=delivery))
-        await report(s, [event("a", 1)], 1)
+        await report(s, [event("a", 1)])
         async with asyncio.timeout(20):
             while len(gateway.events) < 2:  # noqa: ASYNC110 - it happens in the relay
                 await asyncio.sleep(0.02)
@@ -243,8 +248,8 @@ async def test_a_firing_is_handed_to_the_gateway_until_it_is_taken_and_never_aga
             "triggered_price": "9.5",
             "timestamp": at(1) // 1_000_000,
         }
-        await report(s, [event("a", 1)], 1)
-        await report(s, [event("b", 1)], 1)
+        await report(s, [event("a", 1)])
+        await report(s, [event("b", 1)])
         async with asyncio.timeout(20):
             while len(gateway.events) < 3:  # noqa: ASYNC110 - it happens in the relay
                 await asyncio.sleep(0.02)

@@ -362,17 +362,19 @@ class WatchTriggersRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    AFTER_CHANGE_FIELD_NUMBER: _builtins.int
-    after_change: _builtins.int
-    """Number of the change; 0 for none."""
+    AFTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def after(self) -> _common_pb2.Cursor:
+        """Position of the change; absent for none."""
+
     def __init__(
         self,
         *,
-        after_change: _builtins.int = ...,
+        after: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_change", b"after_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,31 +386,43 @@ class WatchTriggersResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    CHANGES_FIELD_NUMBER: _builtins.int
-    CHANGE_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
-    change: _builtins.int
-    """Number of the last change up to which this answer is complete."""
-    reset: _builtins.bool
-    """The relay does not have the pipeline's change, as its database is another copy: forget the triggers that `changes` lack,
-    then apply them. They are all that run.
-    """
+    CHANGES_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opened(self) -> _common_pb2.StreamStart:
+        """It continues after the request's cursor, or has all changes that are stored."""
+
+    @_builtins.property
+    def reset(self) -> _common_pb2.StreamStart:
+        """It can't continue there, as in WatchNotifications; in a later answer, because retention has overtaken it. `changes`
+        are all triggers that run: forget the others.
+        """
+
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TriggerChange]:
         """Registrations and deletions."""
 
+    @_builtins.property
+    def cursor(self) -> _common_pb2.Cursor:
+        """Position up to which the answers so far are complete; pass it as `after` to resume."""
+
     def __init__(
         self,
         *,
+        opened: _common_pb2.StreamStart | None = ...,
+        reset: _common_pb2.StreamStart | None = ...,
         changes: _abc.Iterable[Global___TriggerChange] | None = ...,
-        change: _builtins.int = ...,
-        reset: _builtins.bool = ...,
+        cursor: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "opened", b"opened", "reset", b"reset", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "changes", b"changes", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor", b"cursor", "opened", b"opened", "reset", b"reset", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_start: _TypeAlias = _typing.Literal["opened", "reset"]  # noqa: Y015
+    _WhichOneofArgType_start: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_start) -> _WhichOneofReturnType_start | None: ...
 
 Global___WatchTriggersResponse: _TypeAlias = WatchTriggersResponse  # noqa: Y015
 
@@ -451,22 +465,24 @@ class ReportTriggerEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
-    APPLIED_CHANGE_FIELD_NUMBER: _builtins.int
-    applied_change: _builtins.int
-    """Number of the last change of triggers that takes part."""
+    APPLIED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedTriggerEvent]:
         """Events, in the order in which they fired."""
+
+    @_builtins.property
+    def applied(self) -> _common_pb2.Cursor:
+        """Position of the last change of triggers that takes part; absent for none."""
 
     def __init__(
         self,
         *,
         events: _abc.Iterable[Global___ReportedTriggerEvent] | None = ...,
-        applied_change: _builtins.int = ...,
+        applied: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_change", b"applied_change", "events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "events", b"events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

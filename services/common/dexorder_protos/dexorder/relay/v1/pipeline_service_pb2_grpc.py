@@ -94,7 +94,7 @@ class PipelineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchTriggers(self, request, context):
-        """Stream the changes of triggers after a known one, then every further change, without end.
+        """Stream the changes of triggers after a cursor, then every further change, without end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

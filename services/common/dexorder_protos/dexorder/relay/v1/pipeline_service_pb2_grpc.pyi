@@ -42,7 +42,7 @@ class PipelineServiceStub:
     readable.
     """
     WatchTriggers: _grpc.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]
-    """Stream the changes of triggers after a known one, then every further change, without end."""
+    """Stream the changes of triggers after a cursor, then every further change, without end."""
     ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
     SyncUdfs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]
@@ -62,7 +62,7 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     readable.
     """
     WatchTriggers: _aio.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]  # type: ignore[assignment]
-    """Stream the changes of triggers after a known one, then every further change, without end."""
+    """Stream the changes of triggers after a cursor, then every further change, without end."""
     ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
     SyncUdfs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]  # type: ignore[assignment]
@@ -103,7 +103,7 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.WatchTriggersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_pipeline_service_pb2.WatchTriggersResponse], _abc.AsyncIterator[_pipeline_service_pb2.WatchTriggersResponse]]:
-        """Stream the changes of triggers after a known one, then every further change, without end."""
+        """Stream the changes of triggers after a cursor, then every further change, without end."""
 
     @_abc_1.abstractmethod
     def ReportTriggerEvents(
