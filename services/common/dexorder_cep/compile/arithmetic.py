@@ -135,36 +135,6 @@ def double_text(value: float) -> str:
     return f"{'-' if sign else ''}{written[0]}.{written[1:] or '0'}E{exponent + len(digits) - 1}"
 
 
-def like(text: str, pattern: str, escape: str = "\\") -> bool:
-    """Tell whether a text fits a LIKE pattern, in time proportional to text times pattern at most."""
-    parts: list[str | None] = []  # None is %, "" is _, any other string is itself
-    index = 0
-    while index < len(pattern):
-        character = pattern[index]
-        if character == escape and index + 1 < len(pattern):
-            index += 1
-            parts.append(pattern[index])
-        elif character == "%":
-            if not parts or parts[-1] is not None:
-                parts.append(None)
-        else:
-            parts.append("" if character == "_" else character)
-        index += 1
-    at = position = 0
-    star, resume = -1, 0
-    while position < len(text):
-        if at < len(parts) and parts[at] is None:
-            star, resume, at = at, position, at + 1
-        elif at < len(parts) and parts[at] in ("", text[position]):
-            at, position = at + 1, position + 1
-        elif star >= 0:
-            resume += 1
-            at, position = star + 1, resume
-        else:
-            return False
-    return all(part is None for part in parts[at:])
-
-
 def round_double(value: float, digits: int = 0) -> float:
     """Return a DOUBLE rounded half up at a decimal digit."""
     if not math.isfinite(value) or not -300 < digits < 300:

@@ -21,7 +21,7 @@ from inspect import getmembers, isfunction
 from operator import add
 from typing import Any, NamedTuple
 
-from dexorder_cep.compile import arithmetic
+from dexorder_cep.compile import arithmetic, texts
 from dexorder_cep.compile.typed import (
     TICKER_SLOT,
     Apply,
@@ -177,7 +177,7 @@ class Emitter:
             a, b = self.temporary(), self.value(operands[1])
             return f"(None if ({a} := {self.value(operands[0])}) == {b} else {a})"
         if operator in ("CONCAT", "||"):
-            return self._strict(operands, " + ".join(f"{{{n}}}" for n in range(len(operands))))
+            return self._strict(operands, f"join_texts({', '.join(f'{{{n}}}' for n in range(len(operands)))})")
         return self._strict(operands, f"{_FUNCTIONS[operator]}({', '.join(f'{{{n}}}' for n in range(len(operands)))})")
 
     def _case(self, operands: tuple[Typed, ...]) -> str:
@@ -365,7 +365,7 @@ HELPERS: Mapping[str, Any] = dict(getmembers(arithmetic, isfunction)) | {
     "float": float,
     "hour": lambda value: _moment(value).hour,
     "len": len,
-    "lower": str.lower,
+    "lower": lambda text: texts.bounded(text.lower()),
     "max": max,
     "min": min,
     "minute": lambda value: _moment(value).minute,
@@ -374,11 +374,13 @@ HELPERS: Mapping[str, Any] = dict(getmembers(arithmetic, isfunction)) | {
     "second": lambda value: _moment(value).second,
     "substring": _substring,
     "sum_decimals": lambda values, precision, scale: arithmetic.fit(reduce(add, values), precision, scale),
+    "join_texts": texts.join_texts,
+    "like": texts.like,
     "trim": lambda text: text.strip(" "),
-    "upper": str.upper,
+    "upper": lambda text: texts.bounded(text.upper()),
     "year": lambda value: _moment(value).year,
 }
-"""Every function that generated code may call: those of ``arithmetic``, and these."""
+"""Every function that generated code may call: the public ones of ``arithmetic``, and these."""
 
 _ALLOWED = (
     ast.Expression,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from dexorder_cep.compile.aggregates import WindowAggregate
@@ -14,7 +15,7 @@ from dexorder_cep.compile.tables import TICKER, TIME_SLOT, TableSource, find_tab
 from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, ColumnValue, Typed, TypedColumn
 from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
 from dexorder_cep.language import syntax
-from dexorder_cep.language.refusals import MAX_SLICES, MAX_STEPS, TextPosition, refuse
+from dexorder_cep.language.refusals import MAX_COLUMNS, MAX_SLICES, MAX_STEPS, TextPosition, refuse
 
 _MILLISECOND_NS = 1_000_000
 _VALUES = ("FIRST_VALUE", "LAST_VALUE")
@@ -121,14 +122,18 @@ def _where(select: syntax.Select, relation: Relation) -> tuple[Typed, TextPositi
 def project(select: syntax.Select, scope: RowScope) -> tuple[tuple[str, Typed], ...]:
     """Return names and values of a SELECT list; columns without a name are ``EXPR$n``, as Flink names them."""
     found: dict[str, Typed] = {}
+    doubles: Counter[str] = Counter()
 
     def put(name: str, value: Typed) -> None:
-        unique, number = name, 0
+        unique = name
         while unique in found:
-            unique, number = f"{name}{number}", number + 1
+            unique, doubles[name] = f"{name}{doubles[name]}", doubles[name] + 1
         found[unique] = value
 
     for index, item in enumerate(select.items):
+        more = len(scope.columns) if item.expression is None else 1
+        if len(found) + more > MAX_COLUMNS:
+            raise refuse(item.at, f"the SELECT has more than {MAX_COLUMNS} columns")
         if item.expression is None:
             for column in scope.columns:
                 put(column.name, scope.value(column))

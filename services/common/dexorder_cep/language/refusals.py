@@ -22,14 +22,21 @@ MAX_PARTIAL_MATCHES = 2_000
 MAX_SPAN_ROWS = 100_000
 """Largest number of rows from the first row of an unfinished match to the newest row."""
 MAX_WORK_PER_ROW = 400_000
-"""Largest number of evaluated nodes and aggregated rows of a trigger for one row of one ticker."""
+"""Largest number of steps of a trigger for one row of one ticker: evaluated nodes, aggregated rows and slices, bytes of
+texts."""
 MAX_WORK_PER_MINUTE = 4_000_000
-"""Largest number of those within a minute of the rows' time, rows with little work left out: about a hundredth of a
-core."""
+"""Largest number of those within a minute of the rows' time, on all tickers: about a hundredth of a core.
+Rows of patterns with little work are left out."""
 MAX_LOOKBACK = 5_000
 """Largest number of rows of all columns with OVER together."""
 MAX_MERGES = 20_000
 """Largest number of slices of a window times its aggregates."""
+MAX_COLUMNS = 1_000
+"""Largest number of columns of a SELECT; a star counts as the columns that it stands for."""
+MAX_VALUE_BYTES = 4_096
+"""Largest size of a text that a trigger makes, in UTF-8."""
+MAX_STATE_BYTES = 32 * 2**20
+"""Largest size of the derived rows, values of OVER and parts of windows that a trigger keeps, on all its tickers."""
 MAX_STEPS = 8
 """Largest number of nested derived tables."""
 MAX_SLICES = 1_440

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from dexorder_cep.compile.plans import ResultColumn
 from dexorder_cep.compile.trigger import CompiledTrigger, plain_value
+from dexorder_cep.run.account import Account
 from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
 from dexorder_cep.run.runs import RunResult
 from dexorder_cep.run.stream import Stream
@@ -90,6 +91,7 @@ class Registration:
         at_ns: Time of the registration; rows that were known by then never fire.
         tickers: Markets; None for all.
         delivered: By ticker, where something was sent.
+        account: What it uses on all its tickers.
     """
 
     trigger_id: str
@@ -98,6 +100,7 @@ class Registration:
     at_ns: int
     tickers: frozenset[str] | None
     delivered: dict[str, Delivered] = field(default_factory=dict)
+    account: Account = field(default_factory=Account)
 
     @property
     def series_period(self) -> int:

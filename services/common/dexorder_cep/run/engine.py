@@ -16,6 +16,7 @@ from typing import Any
 
 from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
+from dexorder_cep.compile.texts import METER
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
 from dexorder_cep.run.delivery import Delivered, Outcome, Registration, Suspension, TriggerEnded, deliver
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
@@ -203,7 +204,7 @@ class Engine:
         on_stream = series.on_stream((parameters.delay_ms, registration.compiled.order))
         if registration.compiled.is_running:
             return self._begin_running(registration, on_stream)
-        run = start_run(registration.compiled, series.ticker)
+        run = start_run(registration.compiled, series.ticker, registration.account)
         on_stream.add(registration.trigger_id, run)
         stream = on_stream.stream
         count = min(parameters.warmup, len(stream.rows))
@@ -215,6 +216,7 @@ class Engine:
             for index in range(first, len(whole)):
                 stream.rows.append(whole[index])
                 run.on_row(stream, base + index, whole[index], True)
+                _charge(registration, whole[index][0])
         except Exception as error:
             found = self._suspend(registration, stream, error)
         stream.rows = whole
@@ -225,12 +227,13 @@ class Engine:
         compiled, ticker = registration.compiled, on_stream.stream.ticker
         closed = self._series.get((compiled.period_seconds, ticker))
         candles = on_stream.running_of(compiled, closed.settled_ns if closed else NO_TIME)
-        run = candles.runs[registration.trigger_id] = RunningRun(compiled, ticker)
+        run = candles.runs[registration.trigger_id] = RunningRun(compiled, ticker, registration.account)
         known = (
             closed.default.stream.rows[-compiled.parameters.warmup :] if closed and compiled.parameters.warmup else []
         )
         try:
             run.on_closed([row for row in known if row[0] < candles.first_waiting_ns])
+            _charge(registration, candles.first_waiting_ns)
         except Exception as error:
             return self._suspend(registration, on_stream.stream, error)
         return []
@@ -246,6 +249,8 @@ class Engine:
             for trigger_id, plain in list(on_stream.plain.items()):
                 try:
                     fits = plain.test(row, ticker)
+                    if METER.steps:
+                        _charge(self._registrations[trigger_id], row[0])
                     if fits is plain.latch:
                         continue
                 except Exception as error:
@@ -275,6 +280,7 @@ class Engine:
         for trigger_id, run in list(candles.runs.items()) if closed else []:
             try:
                 run.on_closed(closed)
+                _charge(self._registrations[trigger_id], closed[-1][0])
             except Exception as error:
                 found += self._suspend(self._registrations[trigger_id], on_stream.stream, error)
         return found
@@ -289,6 +295,7 @@ class Engine:
             if formed.closed:
                 run.on_closed(formed.closed)
             result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.at_ns)
+            _charge(registration, formed.candle[0])
         except Exception as error:
             return self._suspend(registration, on_stream.stream, error)
         return self._deliver(registration, 0, on_stream.stream, result) if result is not None else []
@@ -308,6 +315,8 @@ class Engine:
             return []
         try:
             result = run.on_row(stream, n, row, known_ns <= registration.at_ns)
+            if METER.steps:
+                _charge(registration, row[0])
         except Exception as error:
             return self._suspend(registration, stream, error)
         return self._deliver(registration, series.period_seconds, stream, result) if result is not None else []
@@ -321,6 +330,7 @@ class Engine:
                 continue
             try:
                 results = run.on_time(stream, stream.watermark_ns, registration.at_ns)
+                _charge(registration, stream.watermark_ns)
             except Exception as error:
                 found += self._suspend(registration, stream, error)
                 continue
@@ -340,6 +350,7 @@ class Engine:
 
     def _suspend(self, registration: Registration, stream: Stream, error: Exception) -> list[Outcome]:
         self.remove(registration.trigger_id)
+        METER.take()  # its steps are not the next trigger's
         reason = str(error) if isinstance(error, TriggerFailed) else f"internal error: {type(error).__name__}: {error}"
         time_ns = max(stream.newest_ns, 0)
         return [Suspension(registration.trigger_id, registration.number, stream.ticker, time_ns, reason)]
@@ -385,9 +396,15 @@ class Engine:
             for trigger_id, values in delivered.items():
                 engine._registrations[trigger_id].delivered[ticker] = Delivered(*values)
             for each in several:
-                series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name].compiled)
+                series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name])
                 engine._series[series.period_seconds, ticker] = series
         return engine
+
+
+def _charge(registration: Registration, time_ns: int) -> None:
+    """Charge a trigger for the texts of a row; TriggerFailed if they are too much."""
+    if METER.steps:
+        registration.account.spend(METER.take(), time_ns, because="bytes of texts", remedy="use shorter texts")
 
 
 def backtest(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dexorder_common.model.errors import InvalidRequest
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 _DECIMAL_KEY = "$decimal"
 _NUMBER, _TICKERS = 1, 5
 

@@ -23,9 +23,9 @@ from dexorder_cep.compile.plans import MatchPlan, Move
 from dexorder_cep.language.refusals import (
     MAX_PARTIAL_MATCHES,
     MAX_SPAN_ROWS,
-    MAX_WORK_PER_MINUTE,
     MAX_WORK_PER_ROW,
 )
+from dexorder_cep.run.account import Account
 from dexorder_cep.run.java_heap import Heap, pop, push, remove
 from dexorder_cep.run.stream import RowsOfTicker
 
@@ -34,7 +34,6 @@ START = sys.maxsize
 _SHORT_SPAN = 128
 _LITTLE_WORK = 4_000
 """Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""
-_MINUTE_NS = 60_000_000_000
 
 
 class Found(NamedTuple):
@@ -47,21 +46,16 @@ class Found(NamedTuple):
 
 
 class Matcher:
-    """Partial and waiting matches of one trigger on one ticker.
+    """Partial and waiting matches of one trigger on one ticker."""
 
-    Attributes:
-        work: Steps of the rows with much work in the minute of the rows' time with the number ``minute``.
-    """
+    __slots__ = ("_account", "_few", "_plan", "_start_step", "completed", "partials")
 
-    __slots__ = ("_few", "_plan", "_start_step", "completed", "minute", "partials", "work")
-
-    def __init__(self, plan: MatchPlan) -> None:
+    def __init__(self, plan: MatchPlan, account: Account) -> None:
         self._plan = plan
+        self._account = account
         self._start_step = plan.steps[plan.automaton.start][0]
         most = min(_LITTLE_WORK, MAX_WORK_PER_ROW) // (plan.weight + plan.aggregates * _SHORT_SPAN)
         self._few = min(most, MAX_PARTIAL_MATCHES)
-        self.minute = 0
-        self.work = 0
         self.partials: Heap = [(START, plan.automaton.start, ())]
         self.completed: Heap = []
 
@@ -153,20 +147,12 @@ class Matcher:
         span = n - self.oldest
         if span > MAX_SPAN_ROWS:
             raise TriggerFailed(f"an unfinished match has more than {MAX_SPAN_ROWS} rows; add WITHIN")
-        work = count * (self._plan.weight + self._plan.aggregates * max(span, 0))
-        if work > MAX_WORK_PER_ROW:
-            raise TriggerFailed(
-                f"a row costs more than {MAX_WORK_PER_ROW} steps ({count} unfinished matches of up to {span} rows); "
-                "add WITHIN or a stricter DEFINE"
-            )
-        minute = time_ns // _MINUTE_NS
-        self.work = work + (self.work if minute == self.minute else 0)
-        self.minute = minute
-        if self.work > MAX_WORK_PER_MINUTE:
-            raise TriggerFailed(
-                f"the rows of a minute cost more than {MAX_WORK_PER_MINUTE} steps (now {count} unfinished matches of "
-                f"up to {span} rows); add WITHIN or a stricter DEFINE"
-            )
+        self._account.spend(
+            count * (self._plan.weight + self._plan.aggregates * max(span, 0)),
+            time_ns,
+            because=f"{count} unfinished matches of up to {span} rows",
+            remedy="add WITHIN or a stricter DEFINE",
+        )
 
     def _emit(self, stream: RowsOfTicker, time_ns: int) -> list[Found]:
         """Return the finished matches for which no older partial match is left, and skip after each of them."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.plans import PlainPlan
 from dexorder_cep.compile.trigger import CompiledTrigger
+from dexorder_cep.run.account import Account
 from dexorder_cep.run.runs import PlainRun, RunResult
 from dexorder_cep.run.stages import RowStage
 from dexorder_cep.run.stream import NO_TIME, Row, RowsOfTicker
@@ -142,10 +143,10 @@ class RunningRun:
 
     __slots__ = ("_filtered", "_inner", "_rows", "_stages")
 
-    def __init__(self, trigger: CompiledTrigger, ticker: str) -> None:
+    def __init__(self, trigger: CompiledTrigger, ticker: str, account: Account) -> None:
         assert isinstance(trigger.plan, PlainPlan)
         self._inner = PlainRun(trigger)
-        self._stages = [RowStage(step) for step in trigger.plan.rows_steps]
+        self._stages = [RowStage(step, account) for step in trigger.plan.rows_steps]
         self._filtered = trigger.plan.filtered
         self._rows = RowsOfTicker(ticker)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dexorder_cep.compile.plans import PatternPlan, PlainPlan, WindowStep
 from dexorder_cep.compile.trigger import CompiledTrigger
 from dexorder_cep.language.refusals import MAX_OFFSET
+from dexorder_cep.run.account import Account, size_of
 from dexorder_cep.run.matcher import START, Matcher
 from dexorder_cep.run.stages import WindowStage, start_stage
 from dexorder_cep.run.stream import Row, RowsOfTicker
@@ -123,10 +124,10 @@ class MatchRun:
 
     __slots__ = ("_matcher", "_plan", "timed")
 
-    def __init__(self, trigger: CompiledTrigger) -> None:
+    def __init__(self, trigger: CompiledTrigger, account: Account) -> None:
         assert isinstance(trigger.plan, PatternPlan)
         self._plan = trigger.plan
-        self._matcher = Matcher(trigger.plan.match)
+        self._matcher = Matcher(trigger.plan.match, account)
         self.timed = trigger.plan.match.within_ns > 0
 
     @property
@@ -162,11 +163,11 @@ class MatchRun:
         matcher = self._matcher
         if matcher.oldest == START:
             return None
-        return [matcher.partials, matcher.completed, matcher.minute, matcher.work]
+        return [matcher.partials, matcher.completed]
 
     def restore(self, state: Any) -> None:
         """Take over matches."""
-        partials, completed, self._matcher.minute, self._matcher.work = state
+        partials, completed = state
         self._matcher.partials = [(first, at, tuple(bounds)) for first, at, bounds in partials]
         self._matcher.completed = [(first, after, tuple(bounds)) for first, after, bounds in completed]
 
@@ -174,11 +175,12 @@ class MatchRun:
 class DerivedRun:
     """Condition or pattern on derived rows: stages, and a run on their rows."""
 
-    __slots__ = ("_filtered", "_inner", "_rows", "_stages", "timed")
+    __slots__ = ("_account", "_filtered", "_inner", "_rows", "_stages", "timed")
 
-    def __init__(self, trigger: CompiledTrigger, ticker: str) -> None:
-        self._stages = [start_stage(step) for step in trigger.plan.steps]
-        self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)
+    def __init__(self, trigger: CompiledTrigger, ticker: str, account: Account) -> None:
+        self._account = account
+        self._stages = [start_stage(step, account) for step in trigger.plan.steps]
+        self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger, account)
         self._filtered = isinstance(trigger.plan, PlainPlan) and trigger.plan.filtered
         self._rows = RowsOfTicker(ticker)
         self.timed = self._inner.timed or any(isinstance(step, WindowStep) for step in trigger.plan.steps)
@@ -228,10 +230,12 @@ class DerivedRun:
         rows = self._rows
         n = rows.base + len(rows.rows)
         rows.rows.append(row)
+        self._account.hold(size_of(row))
         result = self._inner.on_row(rows, n, row, silent)
         if len(rows.rows) > TRIM_ROWS:
             cut = min(len(rows.rows) - 1, self._inner.oldest - rows.base)
             if cut > TRIM_ROWS // 2:
+                self._account.hold(-sum(map(size_of, rows.rows[:cut])))
                 del rows.rows[:cut]
                 rows.base += cut
         return result
@@ -248,10 +252,11 @@ class DerivedRun:
         if inner is not None:
             self._inner.restore(inner)
         self._rows.rows = [tuple(row) for row in rows]
+        self._account.hold(sum(map(size_of, self._rows.rows)))
 
 
-def start_run(trigger: CompiledTrigger, ticker: str) -> PlainRun | MatchRun | DerivedRun:
+def start_run(trigger: CompiledTrigger, ticker: str, account: Account) -> PlainRun | MatchRun | DerivedRun:
     """Return a run without any row."""
     if trigger.plan.steps:
-        return DerivedRun(trigger, ticker)
-    return PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)
+        return DerivedRun(trigger, ticker, account)
+    return PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger, account)

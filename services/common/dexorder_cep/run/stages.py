@@ -10,14 +10,18 @@ from typing import Any, TypeAlias
 
 from dexorder_cep.compile.aggregates import Accumulator, add, empty, merge, of_values, result
 from dexorder_cep.compile.plans import OverColumn, RowStep, Step, WindowStep
+from dexorder_cep.run.account import Account, value_size
 from dexorder_cep.run.stream import MILLISECOND_NS, Row
+
+_ACCUMULATOR_BYTES = 120
 
 
 class RowStage:
     """State of a SELECT over rows: the values that OVER looks back at."""
 
-    def __init__(self, step: RowStep) -> None:
+    def __init__(self, step: RowStep, account: Account) -> None:
         self._step = step
+        self._account = account
         self._history: list[list[Any]] = [[] for _ in step.over]
 
     def push(self, row: Row, ticker: str) -> Row | None:
@@ -26,7 +30,10 @@ class RowStage:
 
     def peek(self, row: Row, ticker: str) -> Row | None:
         """Return what ``push`` would, and remember nothing: the row may still change."""
-        return self._derive(row, ticker, [list(each) for each in self._history])
+        held = self._account.state_bytes
+        derived = self._derive(row, ticker, [list(each) for each in self._history])
+        self._account.state_bytes = held
+        return derived
 
     def _derive(self, row: Row, ticker: str, history: list[list[Any]]) -> Row | None:
         step = self._step
@@ -34,7 +41,9 @@ class RowStage:
             return None
         identity = row[step.identity] if step.identity is not None else None
         if step.over:
-            row = row + tuple(_over(*each, row, ticker) for each in zip(step.over, history, strict=True))
+            account = self._account
+            row = row + tuple(_over(*each, row, ticker, account) for each in zip(step.over, history, strict=True))
+            account.spend(sum(len(each) for each in history), row[0], because="values of OVER")
         return row if step.values is None else (row[0], identity, *step.values(row, ticker))
 
     def close(self, watermark_ns: int) -> list[Row]:
@@ -48,14 +57,19 @@ class RowStage:
     def restore(self, state: Any) -> None:
         """Take over a state that ``dump`` returned."""
         self._history = state
+        self._account.hold(sum(value_size(value) for history in state for value in history))
 
 
-def _over(column: OverColumn, history: list[Any], row: Row, ticker: str) -> Any:
+def _over(column: OverColumn, history: list[Any], row: Row, ticker: str, account: Account) -> Any:
     """Add a row to the values that a column looks back at; return the column's value."""
     argument = column.aggregate.argument
-    history.append(1 if argument is None else argument(row, ticker))
+    value = 1 if argument is None else argument(row, ticker)
+    history.append(value)
+    size = value_size(value)
     if len(history) > column.rows + column.lag:
-        del history[0]
+        size -= value_size(history.pop(0))
+    if size:
+        account.hold(size)
     if column.lag:
         return history[0] if len(history) > column.rows else None
     return of_values(column.aggregate, history)
@@ -68,8 +82,10 @@ class WindowStage:
     its windows.
     """
 
-    def __init__(self, step: WindowStep) -> None:
+    def __init__(self, step: WindowStep, account: Account) -> None:
         self._step = step
+        self._account = account
+        self._texts = tuple(number for number, each in enumerate(step.aggregates) if each.type.is_text)
         self._slices: dict[int, list[Accumulator]] = {}
         self._closed_ns = -(2**63) // step.slice_ns * step.slice_ns
 
@@ -84,8 +100,16 @@ class WindowStage:
         accumulators = self._slices.get(start)
         if accumulators is None:
             accumulators = self._slices[start] = [empty(each) for each in step.aggregates]
+            self._account.hold(self._size(accumulators))
+        before = self._size(accumulators) if self._texts else 0
         for aggregate, state in zip(step.aggregates, accumulators, strict=True):
             add(aggregate, state, 1 if aggregate.argument is None else aggregate.argument(row, ticker))
+        if self._texts:
+            self._account.hold(self._size(accumulators) - before)
+
+    def _size(self, accumulators: list[Accumulator]) -> int:
+        texts = sum(value_size(accumulators[number][1]) for number in self._texts)
+        return _ACCUMULATOR_BYTES * len(accumulators) + texts
 
     def close(self, watermark_ns: int) -> list[Row]:
         """Return the windows that end by a watermark and were not returned before, oldest first."""
@@ -99,7 +123,7 @@ class WindowStage:
         found = [self._window(end) for end in sorted(ends)]
         self._closed_ns = limit
         for start in [each for each in self._slices if self._last_end(each) <= limit]:
-            del self._slices[start]
+            self._account.hold(-self._size(self._slices.pop(start)))
         return found
 
     def _last_end(self, start: int) -> int:
@@ -115,6 +139,8 @@ class WindowStage:
         if step.kind == "CUMULATE":
             first = (end - 1) - (end - 1) % step.size_ns
         totals = [empty(each) for each in step.aggregates]
+        slices = (end - first) // step.slice_ns
+        self._account.spend(slices * len(totals), end - 1, because="slices of a window", remedy="take fewer aggregates")
         for start in range(first, end, step.slice_ns):
             for aggregate, total, part in zip(step.aggregates, totals, self._slices.get(start, ()), strict=False):
                 merge(aggregate, total, part)
@@ -129,11 +155,12 @@ class WindowStage:
         """Take over a state that ``dump`` returned."""
         self._closed_ns, slices = state
         self._slices = dict(slices)
+        self._account.hold(sum(map(self._size, self._slices.values())))
 
 
 Stage: TypeAlias = RowStage | WindowStage
 
 
-def start_stage(step: Step) -> Stage:
+def start_stage(step: Step, account: Account) -> Stage:
     """Return a stage without any row."""
-    return WindowStage(step) if isinstance(step, WindowStep) else RowStage(step)
+    return WindowStage(step, account) if isinstance(step, WindowStep) else RowStage(step, account)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dexorder_cep.compile.trigger import CompiledTrigger
+from dexorder_cep.run.delivery import Registration
 from dexorder_cep.run.running import RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
@@ -65,16 +66,17 @@ class StreamRuns:
         runs = {trigger_id: run.dump() for each in (self.plain, self.others) for trigger_id, run in each.items()}
         return [self.stream.dump(), runs, [[*key, candles.dump()] for key, candles in self.running.items()]]
 
-    def restore(self, state: list[Any], compiled: Callable[[str], CompiledTrigger]) -> None:
+    def restore(self, state: list[Any], registered: Callable[[str], Registration]) -> None:
         """Take over a state that ``dump`` returned.
 
         Args:
-            compiled: Returns a trigger by its id.
+            registered: Returns a trigger by its id.
         """
         stream, runs, running = state
         self.stream.restore(stream)
         for trigger_id, kept in runs.items():
-            run = start_run(compiled(trigger_id), self.stream.ticker)
+            registration = registered(trigger_id)
+            run = start_run(registration.compiled, self.stream.ticker, registration.account)
             if kept is not None:
                 run.restore(kept)
             self.add(trigger_id, run)
@@ -82,7 +84,8 @@ class StreamRuns:
             candles = RunningCandles(period_seconds * SECOND_NS, looks_back=looks_back)
             candles.restore(kept)
             for trigger_id, state_of_run in kept[-1].items():
-                candles.runs[trigger_id] = RunningRun(compiled(trigger_id), self.stream.ticker)
+                registration = registered(trigger_id)
+                candles.runs[trigger_id] = RunningRun(registration.compiled, self.stream.ticker, registration.account)
                 candles.runs[trigger_id].restore(state_of_run)
             self.running[period_seconds, looks_back] = candles
 
@@ -126,13 +129,13 @@ class TickerSeries:
         return [self.period_seconds, self.settled_ns, self.since_ns, streams]
 
     @classmethod
-    def restored(cls, ticker: str, state: list[Any], compiled: Callable[[str], CompiledTrigger]) -> TickerSeries:
+    def restored(cls, ticker: str, state: list[Any], registered: Callable[[str], Registration]) -> TickerSeries:
         """Return the series that ``dump`` described."""
         period_seconds, settled_ns, since_ns, streams = state
         series = cls(ticker, period_seconds, settled_ns, since_ns)
         for (delay_ms, order), kept in streams:
             variant = (delay_ms, tuple((slot, descending) for slot, descending in order))
-            series.on_stream(variant).restore(kept, compiled)
+            series.on_stream(variant).restore(kept, registered)
         return series
 
 

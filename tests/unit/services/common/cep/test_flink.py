@@ -12,6 +12,7 @@ import pytest
 from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger
 from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.trigger import plain_value
+from dexorder_cep.run.account import Account
 from dexorder_cep.run.runs import start_run
 from dexorder_cep.run.stream import Stream
 from tests.paths import ROOT
@@ -69,7 +70,7 @@ def run(trigger: CompiledTrigger, name: str) -> list[list[Any]]:
     for ticker, time_ms, *values in rows:
         if ticker not in lanes:
             # The stream's own watermark is held back: this test releases rows.
-            lanes[ticker] = Stream(ticker, -END_NS, trigger.order), start_run(trigger, ticker)
+            lanes[ticker] = Stream(ticker, -END_NS, trigger.order), start_run(trigger, ticker, Account())
         time_ns = time_ms * MILLISECOND_NS
         if time_ns <= watermark and hasattr(lanes[ticker][1], "on_late"):
             lanes[ticker][1].on_late((time_ns, *values))

@@ -8,9 +8,10 @@ import tracemalloc
 import pytest
 
 from dexorder_cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
-from dexorder_cep.compile.arithmetic import like
 from dexorder_cep.compile.code import PATTERN, Emitter, generate
+from dexorder_cep.compile.texts import like
 from dexorder_cep.language.refusals import MAX_TEXT_BYTES, TextPosition
+from dexorder_cep.run import account as account_module
 from dexorder_cep.run import matcher as matcher_module
 
 SECOND_NS = 1_000_000_000
@@ -70,6 +71,8 @@ REFUSED = {
     + " FROM TABLE(HOP(TABLE ohlc, DESCRIPTOR(ts), INTERVAL '1' MINUTE, INTERVAL '1' DAY)) "
     "GROUP BY ticker, window_start, window_end",
     "quotes": PLAIN.format('ticker = \'"""\' || "x"'),
+    "stars of stars": f"SELECT *,*,*,*,*,* FROM ({'SELECT *,*,*,*,*,* FROM (' * 7}ohlc{')' * 8}",
+    "stars side by side": f"SELECT {','.join('*' * 2_900)} FROM ohlc",
     "no text": "",
     "zero byte": PLAIN.format("close\x00 > 1"),
     "lone surrogate": PLAIN.format("ticker = '\ud800' AND"),
@@ -143,9 +146,10 @@ def test_pattern_that_grows_without_end_is_suspended_and_others_are_on_time(
 ) -> None:
     monkeypatch.setattr(matcher_module, "MAX_PARTIAL_MATCHES", 200)
     monkeypatch.setattr(matcher_module, "MAX_WORK_PER_ROW", 60_000)
+    monkeypatch.setattr(account_module, "MAX_WORK_PER_ROW", 60_000)
     monkeypatch.setattr(matcher_module, "_SHORT_SPAN", 16)
     for cap, value in CAPS.get(name, {}).items():
-        monkeypatch.setattr(matcher_module, cap, value)
+        monkeypatch.setattr(account_module if "WORK" in cap else matcher_module, cap, value)
     sql, reason = LIMITS[name]
     engine = Engine()
     engine.add("hostile", 1, compile_trigger(sql, {"period": "1"}), 0)
@@ -167,3 +171,124 @@ def test_like_takes_steps_in_proportion_to_text_times_pattern() -> None:
     assert like("a" * 500 + "b", "%a" * 200 + "%b")
     assert like("50%_x", r"50\%\__")
     assert not like("50x_x", r"50\%\__")
+
+
+def nested(levels: int, copies: int) -> str:
+    """A trigger whose text is multiplied by each level."""
+    text = "SELECT ts, ticker, side FROM ticks"
+    for _ in range(levels):
+        text = f"SELECT ts, ticker, CONCAT({', '.join(['side'] * copies)}) AS side FROM ({text})"
+    return f"SELECT ticker FROM ({text}) WHERE side = 'x'"
+
+
+OVER = "OVER (PARTITION BY ticker ORDER BY ts)"
+LONG = f"CONCAT({', '.join(['trade_id'] * 99)})"
+GREEDY = {
+    "texts of texts": (nested(7, 100), "a text has more than 4096 bytes"),
+    "texts of few texts": (nested(6, 12), "a text has more than 4096 bytes"),
+    "a condition with many texts": (
+        "SELECT ticker FROM ticks WHERE " + " OR ".join([f"{LONG} LIKE '%{'a' * 60}%b'"] * 15),
+        "the texts of a row cost more",
+    ),
+    "a long LIKE": (
+        f"SELECT ticker FROM (SELECT ts, ticker, {LONG} AS t FROM ticks) WHERE t LIKE '%{'a' * 1_500}b'",
+        "the rows of a minute cost more",
+    ),
+    "texts looked back at": (
+        "SELECT a0 FROM (SELECT ts, ticker, "
+        + ", ".join(f"LAG({LONG}, {n + 900}) {OVER} AS a{n}" for n in range(15))
+        + " FROM ticks) WHERE a0 = 'x'",
+        "keeps more than",
+    ),
+    "rows of a pattern": (
+        "SELECT * FROM (SELECT ts, ticker, "
+        + ", ".join(f"price + {n} AS p{n}" for n in range(300))
+        + " FROM ticks) MATCH_RECOGNIZE (PARTITION BY ticker ORDER BY ts MEASURES LAST(B.p0) AS p "
+        "PATTERN (A B) DEFINE A AS A.p0 > 0, B AS B.p0 < 0)",
+        "keeps more than",
+    ),
+    "windows": (
+        "SELECT window_end, "
+        + ", ".join(f"SUM(price + {n}) AS s{n}" for n in range(12))
+        + " FROM TABLE(HOP(TABLE ticks, DESCRIPTOR(ts), INTERVAL '1' SECOND, INTERVAL '1000' SECOND(4))) "
+        "GROUP BY ticker, window_start, window_end",
+        "the rows of a minute cost more",
+    ),
+    "values of OVER": (
+        "SELECT "
+        + ", ".join(
+            f"SUM(price + {n}) OVER (PARTITION BY ticker ORDER BY ts ROWS 900 PRECEDING) AS s{n}" for n in range(5)
+        )
+        + " FROM ticks",
+        "the rows of a minute cost more",
+    ),
+}
+"""Texts that are accepted and need too much."""
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_trigger_that_needs_too_much_is_suspended_and_others_are_on_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_module, "MAX_STATE_BYTES", 2**22)
+    monkeypatch.setattr(account_module, "MAX_WORK_PER_MINUTE", 500_000)
+    sql, reason = GREEDY[name]
+    engine = Engine()
+    engine.add("hostile", 1, compile_trigger(sql, {} if "MATCH" in sql else {"fire": "level"}), 0)
+    engine.add("other", 1, compile_trigger("SELECT price FROM ticks", {"fire": "level"}), 0)
+    suspended: list[Suspension] = []
+    others = 0
+    tracemalloc.start()
+    try:
+        for n in range(3_000):
+            found = engine.feed_ticks("X", [(n * SECOND_NS // 10, f"{n:05d}" + "a" * 35, 1.0, 1.0, "x" * 40)])
+            suspended += [each for each in found if isinstance(each, Suspension)]
+            others += sum(isinstance(each, Firing) and each.trigger_id == "other" for each in found)
+            assert others >= n - 1, "each trade fires when the next one is known"
+            if suspended:
+                break
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    (suspension,) = suspended
+    assert suspension.trigger_id == "hostile"
+    assert reason in suspension.reason
+    assert peak < 48 * 2**20
+
+
+def test_work_is_counted_for_all_markets_of_a_trigger_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_module, "MAX_WORK_PER_MINUTE", 30_000)
+    sql = "SELECT SUM(close) OVER (PARTITION BY ticker ORDER BY ts ROWS 99 PRECEDING) AS s FROM ohlc"
+    ended = {}
+    for markets in (1, 10):
+        engine = Engine()
+        engine.add("t", 1, compile_trigger(sql, {"period": "1", "fire": "level"}), 0)
+        ended[markets] = [
+            each
+            for n in range(300)
+            for market in range(markets)
+            for each in engine.feed_candles(f"M{market}", 1, [(n * SECOND_NS, 1.0, 1.0, 1.0, 1.0, 1.0, None, None)])
+            if isinstance(each, Suspension)
+        ]
+    assert ended[1] == []
+    assert [each.reason.partition(" steps")[0] for each in ended[10]] == ["the rows of a minute cost more than 30000"]
+
+
+def test_memory_that_is_dropped_is_not_counted_and_a_loaded_engine_counts_the_same() -> None:
+    engine = Engine()
+    texts = {
+        "windows": "SELECT n FROM (SELECT window_end, COUNT(*) AS n, MAX(side) AS s, ticker, window_start "
+        "FROM TABLE(TUMBLE(TABLE ticks, DESCRIPTOR(ts), INTERVAL '1' SECOND)) "
+        "GROUP BY ticker, window_start, window_end) WHERE n > 0",
+        "over": f"SELECT p FROM (SELECT ts, ticker, LAG(side, 5) {OVER} AS p FROM ticks) WHERE p = 'sell'",
+    }
+    for name, text in texts.items():
+        engine.add(name, 1, compile_trigger(text, {"fire": "level"}), 0)
+    most = dict.fromkeys(texts, 0)
+    for n in range(9_000):
+        engine.feed_ticks("X", [(n * SECOND_NS // 2, f"{n:05d}", 1.0, 1.0, "buy ")])
+        most = {name: max(size, engine.registrations[name].account.state_bytes) for name, size in most.items()}
+    kept = {name: each.account.state_bytes for name, each in engine.registrations.items()}
+    loaded = Engine.load(engine.dump())
+    assert {name: each.account.state_bytes for name, each in loaded.registrations.items()} == kept
+    assert all(0 < size < 600_000 for size in most.values()), "nine thousand derived rows of the larger one are 2 MB"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dexorder_cep import InvalidSql, compile_trigger
 from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.plans import PatternPlan
+from dexorder_cep.run.account import Account
 from dexorder_cep.run.matcher import Found, Matcher
 from dexorder_cep.run.stream import Stream
 from tests.unit.services.common.cep.naive_matcher import Condition, NaiveMatcher, Taken, Variable
@@ -124,7 +125,7 @@ def test_matches_are_those_of_the_naive_matcher(
         for name, ((written, least, most), rule) in zip(names, chosen, strict=True)
     ]
     naive = NaiveMatcher(made, within, {"NEXT ROW": "next", "PAST LAST ROW": "past"}.get(skip, skip.lower()), target)
-    matcher, stream, time = Matcher(plan.match), Stream("X", 0), 0
+    matcher, stream, time = Matcher(plan.match, Account()), Stream("X", 0), 0
     for number, (step, close) in enumerate(steps):
         time += step
         row = (time * SECOND_NS, 0.0, 0.0, 0.0, float(close), 0.0, None, None)
