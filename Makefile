@@ -88,7 +88,8 @@ nightly: classes  ## Shortened campaigns; every property with new random example
 	  $(PY) -m pytest -m "nightly and not soak"; \
 	  DEXORDER_TEST_AUTO_CREATE=1 $(PY) -m pytest -m "not smoke and not nightly and not soak" tests/conformance/pixy; \
 	  $(PY) -m pytest -m "hypothesis and not smoke and not soak" --hypothesis-profile=nightly \
-	    --hypothesis-seed=$$DEXORDER_TEST_SEED
+	    --hypothesis-seed=$$DEXORDER_TEST_SEED; \
+	  $(PY) -m tests.breaks
 
 soak: classes  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/nightly tests/integration/production
