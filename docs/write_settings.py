@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder.events.config import PublisherSettings
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.rpc.channel import ChannelSettings
+from dexorder_common.rpc.channel import ChannelSettings, UdfChannelSettings
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_gateway.config import GatewaySettings
@@ -113,6 +113,9 @@ def page() -> str:
     parts.append(section("every gRPC service (`<PART>`: RELAY, INGESTOR, GATEWAY, UDSOURCE, SPARK)", _Common))
     parts.append(section("the catalog: relay, Spark, clients", CatalogSettings))
     parts.append(section("channels: clients of our services", ChannelSettings))
+    parts.append(
+        section("channels to UDFs on other hosts: the Spark driver", UdfChannelSettings, frozenset({"allow_insecure"}))
+    )
     parts.append(TRACES)
     return "\n".join(parts)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import grpc
 
-from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.config import read_settings
+from dexorder_common.rpc.channel import UdfChannelSettings, open_sync_channel
 from dexorder_udf.connections import UdfConnection
 from dexorder_udf.errors import ProtocolError, UdfError, UdfGone
 from dexorder_udf.framing import FrameSplitter, unwrap, wrap
@@ -25,13 +26,15 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 class GrpcConnection(UdfConnection):
-    """A call of ``UdfService.Run``. TLS, certificate and token are those of ``DEXORDER_CHANNEL_<NAME>``."""
+    """A call of ``UdfService.Run``; ``DEXORDER_UDF_CHANNEL_<NAME>`` has its TLS and token, none by default."""
 
     def __init__(self, spec: UdfSpec) -> None:
         assert spec.grpc_target
         limit = ("grpc.max_receive_message_length", spec.frame_limit_bytes + 64)
         try:
-            self._channel = open_sync_channel(spec.grpc_target, options=[limit, ("grpc.max_send_message_length", -1)])
+            settings = read_settings(UdfChannelSettings)
+            options = [limit, ("grpc.max_send_message_length", -1)]
+            self._channel = open_sync_channel(spec.grpc_target, settings, options=options)
         except (ValueError, OSError) as error:
             raise UdfError(spec.name, f"grpc {spec.grpc_target}: {error}") from None
         try:

@@ -32,6 +32,8 @@ class GatewaySettings(ServiceSettings):
     """Unix socket to serve as well; empty means none."""
     http_listen: str = ""
     """host:port of Kafka-Pixy's HTTP API; empty serves none."""
+    http_hosts: str = ""
+    """Names of the HTTP API in its clients' requests, with commas, besides IP addresses and names without a dot."""
     http_unix: Path | None = None
     """Unix socket of the HTTP API; empty means none."""
     pixy_config: Path | None = Field(default=None, validation_alias="DEXORDER_PIXY_CONFIG")

@@ -117,7 +117,7 @@ async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: Run
     tls = None
     if settings.tls_certificate and settings.tls_key:
         tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-    api = HttpApi(kafka, running.calls, running.admit, settings.max_message_bytes)
+    api = HttpApi(kafka, running.calls, running.admit, settings.max_message_bytes, settings.http_hosts.split(","))
     async with http_server(api.app, addresses, tls, stop_seconds=MIN_GRACE_SECONDS, cancel_abandoned=True) as bound:
         log.info("HTTP API", addresses=bound, tls=tls is not None)
         yield

@@ -55,7 +55,7 @@ class HttpGateway:
 
 @pytest.fixture(scope="module")
 def both(kafka: str) -> Iterator[HttpGateway]:
-    started = HttpGateway(kafka, long_polling_timeout_ms=500)
+    started = HttpGateway(kafka, long_polling_timeout_ms=500, http_hosts="gateway.trading.svc, other.example")
     started.grpc.wait_ready()
     yield started
     started.grpc.stop()
@@ -255,6 +255,31 @@ def test_topics_and_consumers(client: HttpClient, kafka_topic: MakeTopic, write:
 def test_web_pages_are_refused(client: HttpClient, kafka_topic: MakeTopic, header: dict[str, str]) -> None:
     answer = client.post(f"/topics/{kafka_topic(1)}/messages?sync", b"x", **header)
     assert answer == (403, {"error": "requests of web pages are not accepted"})
+
+
+@pytest.mark.parametrize(
+    ("host", "is_accepted"),
+    [
+        ("127.0.0.1", True),
+        ("[::1]:19092", True),
+        ("[::1]", True),
+        ("localhost:19092", True),
+        ("kafka-pixy", True),
+        ("Gateway.trading.svc:19092", True),
+        ("other.example", True),
+        ("evil.example", False),
+        ("evil.example:19092", False),
+        ("gateway.trading.svc.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+def test_a_domain_that_a_web_page_made_resolve_to_the_gateway_is_refused(
+    client: HttpClient, host: str, is_accepted: bool
+) -> None:
+    """Such a page is the gateway's own for a browser: its GET would read and acknowledge records without a word."""
+    status, body = client.get("/topics", Host=host)
+    assert status == (200 if is_accepted else 403)
+    assert is_accepted or "is not a name of this server" in body["error"]
 
 
 def test_callers_need_the_identity_that_grpc_requires(kafka: str, kafka_topic: MakeTopic, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class ChannelSettings(BaseSettings):
     )
 
     tls_ca: Path | None = None
-    """PEM file of the authority that signed the servers' certificates; turns TLS on for every channel."""
+    """PEM file of the authority that signed the servers' certificates; turns TLS on for all these channels."""
     tls_certificate: Path | None = None
     """PEM file of our own certificate chain, for servers that require one; needs tls_key and tls_ca."""
     tls_key: Path | None = None
@@ -68,6 +68,15 @@ class ChannelSettings(BaseSettings):
         if self.tls_certificate and not self.tls_ca:
             raise ValueError("tls_certificate needs tls_ca")
         return self
+
+
+class UdfChannelSettings(ChannelSettings):
+    """Settings of the channels to UDFs on other hosts. A UDF is a stranger: it never receives the suite's token."""
+
+    model_config = SettingsConfigDict(env_prefix="DEXORDER_UDF_CHANNEL_")
+
+    token: SecretStr | None = Field(default=None, validation_alias="DEXORDER_UDF_CHANNEL_TOKEN")
+    """Token for UDFs that require one; sent to each UDF that is reached over gRPC."""
 
 
 def open_channel(
@@ -116,7 +125,8 @@ def _security(address: str, settings: ChannelSettings | None) -> tuple[grpc.Chan
     if not settings.tls_ca or address.startswith("unix:"):
         if token and not is_loopback(address) and not settings.allow_insecure:
             raise ValueError(
-                f"the token would go to {address} without TLS; set DEXORDER_CHANNEL_TLS_CA or DEXORDER_ALLOW_INSECURE=1"
+                f"the token would go to {address} without TLS; "
+                f"set {settings.model_config['env_prefix']}TLS_CA or DEXORDER_ALLOW_INSECURE=1"
             )
         return None, token
     credentials = grpc.ssl_channel_credentials(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from aiohttp import web
@@ -87,10 +88,14 @@ class HttpApi:
     Args:
         pixy: Serves the calls.
         admit: Admission of callers, the same as for gRPC; None if the server requires no identity.
+        hosts: Names of this server that have a dot.
     """
 
-    def __init__(self, pixy: KafkaPixy, metrics: CallMetrics, admit: Admit | None, max_bytes: int) -> None:
+    def __init__(
+        self, pixy: KafkaPixy, metrics: CallMetrics, admit: Admit | None, max_bytes: int, hosts: Iterable[str] = ()
+    ) -> None:
         self._pixy = pixy
+        self._hosts = frozenset(name.strip().lower() for name in hosts)
         self._metrics = metrics
         self._admit = admit
         self.app = web.Application(client_max_size=max_bytes)
@@ -117,6 +122,7 @@ class HttpApi:
     async def _answer(self, route: Route, request: web.Request, context: HttpContext, call: ServedCall) -> web.Response:
         try:
             _refuse_web_pages(request)
+            self._refuse_other_hosts(request, context)
             if self._admit is not None:
                 self._admit(NAME, context)
             parameters = await parameters_of(request)
@@ -133,6 +139,28 @@ class HttpApi:
             number = 404 if isinstance(error, UnknownTopic) else _STATUS.get(status.code, 500)
             return _json({"error": status.text}, _OWN_STATUS.get((route.name, status.code), number))
         return _json(route.show(answer, parameters))
+
+    def _refuse_other_hosts(self, request: web.Request, context: HttpContext) -> None:
+        """Refuse a Host that could be a stranger's domain.
+
+        A web page whose domain resolves to this server after it was loaded (DNS rebinding) sends neither ``Origin`` nor
+        ``Sec-Fetch-Site`` with a GET, as the server is its own. It can't have an address, or a name without a dot, as
+        its domain.
+        """
+        host = request.headers.get("Host", "")
+        name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
+        if context.peer() != "unix:" and "." in name and name not in self._hosts and not _is_address(name):
+            raise NotAllowed(
+                f"Host {host[:100]!r} is not a name of this server; DEXORDER_GATEWAY_HTTP_HOSTS lists its names"
+            )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_web_pages(request: web.Request) -> None:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from dexorder.errors import UdfServeError
@@ -162,6 +164,34 @@ def test_an_address_in_use(tmp_path: Path) -> None:
         assert spec.grpc_target
         with pytest.raises(UdfServeError, match="gRPC"):
             start_server(FUNCTIONS["mirror"], spec.grpc_target)
+
+
+@pytest.mark.parametrize("own_token", [None, "for-udfs"])
+def test_a_remote_udf_never_receives_the_suites_token(own_token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of a UDF belongs to somebody else, who could speak for the pipeline with its token."""
+    monkeypatch.setenv("DEXORDER_TOKEN", "of-the-pipeline")
+    if own_token:
+        monkeypatch.setenv("DEXORDER_UDF_CHANNEL_TOKEN", own_token)
+    received: list[tuple[str, str | bytes]] = []
+
+    def run(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        received.extend(context.invocation_metadata())
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "a thief")
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    handlers = grpc.method_handlers_generic_handler(
+        "dexorder.udf.v1.UdfService", {"Run": grpc.stream_stream_rpc_method_handler(run)}
+    )
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(UdfError, match="a thief"):
+            UdfHost(UdfSpec("theft", grpc_target=f"127.0.0.1:{port}")).start()
+    finally:
+        server.stop(None).wait()
+    tokens = [value for name, value in received if name == "authorization"]
+    assert tokens == ([f"Bearer {own_token}"] if own_token else [])
 
 
 @pytest.mark.parametrize("name", ["rsi", "batch_outliers"])
