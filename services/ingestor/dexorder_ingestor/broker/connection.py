@@ -1,26 +1,18 @@
 """Connection to the relay's broker, the DEALER side of port 5567.
 
-A DEALER that reconnects by itself keeps its identity, and frames that the broker sent to the dead connection are lost
-without notice. So a monitor watches each socket. After a loss the socket is closed and another one, with an identity of
-its own, reports everything that the broker cannot know: free slots, running dispatches, and completions that may not
-have arrived.
+After a loss the socket is closed and another one, with an identity of its own, reports everything that the broker
+cannot know: free slots, running dispatches, and completions that may not have arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import structlog
-import zmq
-import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.clock import Clock
-from dexorder_common.messaging.curve import curve_client
 from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.realtime import RealtimeDispatch
@@ -33,27 +25,20 @@ from dexorder_ingestor.broker.dispatches import (
     work_complete,
 )
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots
+from dexorder_ingestor.broker.sockets import BrokerSocket, BrokerSockets, HandshakeRefused, ZmqSockets
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 
 log = structlog.get_logger(__name__)
-_MAX_FRAME_BYTES = 1 << 20
-_LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
 _REFUSED_SECONDS = 2.0
-_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _JOB_TYPES = {JobKind.HISTORICAL: pb.HISTORICAL, JobKind.REALTIME: pb.REALTIME}
 _SHUTTING_DOWN = "this ingestor is shutting down"
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 
 
 class _ConnectionLost(Exception):
     """The connection to the broker is lost."""
-
-
-class _HandshakeRefused(Exception):
-    """The handshake with the broker failed. The socket does not try again by itself."""
 
 
 class _Running(NamedTuple):
@@ -76,6 +61,7 @@ class BrokerConnection:
         clock: Clock,
         *,
         on_connected: Callable[[bool], Awaitable[None]],
+        sockets: BrokerSockets | None = None,
     ) -> None:
         self._settings = settings
         self._slots = slots
@@ -83,6 +69,7 @@ class BrokerConnection:
         self._metrics = metrics
         self._clock = clock
         self._on_connected = on_connected
+        self._sockets = sockets or ZmqSockets(settings)
         self._outgoing: asyncio.Queue[WorkFrame] = asyncio.Queue()
         self._connected = asyncio.Event()
         self._stopped = False
@@ -90,9 +77,9 @@ class BrokerConnection:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; then offer no slot, drain for ``drain_seconds`` and hand the rest back."""
-        with zmq.asyncio.Context() as context:
+        with self._sockets:
             async with asyncio.TaskGroup() as group:
-                connecting = group.create_task(self._stay_connected(context, group))
+                connecting = group.create_task(self._stay_connected(group))
                 await stop.wait()
                 self._slots.stop()
                 await self._drain()
@@ -136,13 +123,12 @@ class BrokerConnection:
             except TimeoutError:
                 log.warning("the broker did not take the last messages", messages=self._outgoing.qsize())
 
-    async def _stay_connected(self, context: zmq.asyncio.Context, dispatches: asyncio.TaskGroup) -> None:
+    async def _stay_connected(self, dispatches: asyncio.TaskGroup) -> None:
         while not self._stopped:
             try:
-                async with self._open(context) as (socket, monitor), asyncio.TaskGroup() as group:
-                    if await _wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED) & _REFUSED:
-                        raise _HandshakeRefused
-                    group.create_task(self._watch(monitor))
+                async with self._sockets.open() as socket, asyncio.TaskGroup() as group:
+                    await socket.connected()
+                    group.create_task(self._watch(socket))
                     self._metrics.connections.inc()
                     log.info("connected to the broker", broker=self._settings.broker)
                     self._send_state()
@@ -153,40 +139,14 @@ class BrokerConnection:
                     group.create_task(self._receive(socket, dispatches))
             except* _ConnectionLost:
                 log.warning("connection to the broker lost", broker=self._settings.broker)
-            except* _HandshakeRefused:
+            except* HandshakeRefused:
                 log.error("handshake with the broker failed; check the CURVE settings", broker=self._settings.broker)
                 await asyncio.sleep(_REFUSED_SECONDS)
             self._connected.clear()
             await self._on_connected(False)
 
-    @asynccontextmanager
-    async def _open(self, context: zmq.asyncio.Context) -> AsyncIterator[tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]]:
-        socket, monitor = context.socket(zmq.DEALER), None
-        try:
-            socket.set(zmq.IDENTITY, uuid.uuid4().bytes)
-            socket.set(zmq.IMMEDIATE, 1)  # do not queue for a connection that does not exist
-            socket.set(zmq.LINGER, _LINGER_MS)
-            socket.set(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
-            socket.set(zmq.RCVHWM, 0)  # our offers bound it; a limit would endanger heartbeats: decision 0018
-            socket.set(zmq.RECONNECT_IVL, 200)
-            socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
-            socket.set(zmq.HEARTBEAT_IVL, 2_000)
-            socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
-            socket.set(zmq.HEARTBEAT_TTL, 10_000)
-            socket.set(zmq.HANDSHAKE_IVL, 5_000)
-            if self._settings.broker_curve_key and self._settings.broker_curve_server:
-                curve_client(socket, self._settings.broker_curve_key, self._settings.broker_curve_server)
-            monitor = socket.get_monitor_socket(_EVENTS)
-            socket.connect(self._settings.broker)
-            yield socket, monitor
-        finally:
-            if monitor is not None:
-                socket.disable_monitor()
-                monitor.close(linger=0)
-            socket.close()
-
-    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        await _wait_for(monitor, zmq.EVENT_DISCONNECTED)
+    async def _watch(self, socket: BrokerSocket) -> None:
+        await socket.lost()
         raise _ConnectionLost
 
     def _send_state(self) -> None:
@@ -200,11 +160,11 @@ class BrokerConnection:
         self._slots.forget_offers()
         self._queue_offers()
 
-    async def _send(self, socket: zmq.asyncio.Socket) -> None:
+    async def _send(self, socket: BrokerSocket) -> None:
         while True:
             message = await self._outgoing.get()
             try:
-                await socket.send_multipart(encode_work(message))
+                await socket.send(encode_work(message))
             finally:
                 self._outgoing.task_done()
             if isinstance(message, pb.WorkComplete):
@@ -227,11 +187,10 @@ class BrokerConnection:
             self._metrics.free_slots.labels(*labels).set(self._slots.free(slot))
             self._metrics.busy_slots.labels(*labels).set(self._slots.busy(slot))
 
-    async def _receive(self, socket: zmq.asyncio.Socket, dispatches: asyncio.TaskGroup) -> None:
+    async def _receive(self, socket: BrokerSocket, dispatches: asyncio.TaskGroup) -> None:
         while True:
-            frames: list[bytes] = await socket.recv_multipart()
             try:
-                message = decode_work(frames)
+                message = decode_work(await socket.receive())
                 if isinstance(message, pb.DataRequest):
                     self._accept(message, dispatches)
                 elif isinstance(message, pb.WorkStop):
@@ -286,11 +245,3 @@ class BrokerConnection:
             self._slots.complete(completion)
             self._outgoing.put_nowait(work_complete(completion))
         self._queue_offers()
-
-
-async def _wait_for(monitor: zmq.asyncio.Socket, events: int) -> int:
-    """Return the next event that is one of ``events``."""
-    while True:
-        event: int = parse_monitor_message(await monitor.recv_multipart())["event"]
-        if event & events:
-            return event
