@@ -29,6 +29,7 @@ from dexorder_relay.requests.outcome import OutcomeDecider
 from dexorder_relay.requests.queries import RequestQueries
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.requests.submitter import Submitter
+from dexorder_relay.requests.upkeep import Upkeep
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, FORGET_SUBSCRIPTIONS, FORGOTTEN_AT_ONCE
@@ -81,6 +82,7 @@ class RelayEngine:
         self.control = ControlChannel(settings.control_timeout_seconds)
         context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
         self.dispatcher = JobDispatcher(context, [self.jobs, self.realtime])
+        self.upkeep = Upkeep(context, self.dispatcher, self.completion)
         values = ValueVerifier(context, self.submitter, self.completion, self.queries, self.instruments)
         self.verifier = Verifier(context, self.submitter, TableMender(tables), values)
         self.rechecker = Rechecker(context, self.submitter, values)
@@ -90,7 +92,7 @@ class RelayEngine:
         async with asyncio.TaskGroup() as tasks:
             self.context.tasks = tasks
             tasks.create_task(self.dispatcher.run(sender))
-            tasks.create_task(self._tick())
+            tasks.create_task(self.upkeep.run(TICK_SECONDS))
             tasks.create_task(self._tick_realtime())
             tasks.create_task(self.rechecker.run())
             tasks.create_task(self.triggers.run())
@@ -100,19 +102,6 @@ class RelayEngine:
             tasks.create_task(self._fail_stop())
             self.completion.check_ready()
             self.context.wake.set()
-
-    async def _tick(self) -> None:
-        context = self.context
-        last_ns = context.clock.monotonic_ns()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now_ns = context.clock.monotonic_ns()
-            suspended = now_ns - last_ns > context.settings.lease_seconds * SECOND_NS / 2
-            self.dispatcher.take_back_expired(now_ns=now_ns, suspended=suspended)
-            last_ns = now_ns
-            await self.completion.time_out(now_ns=now_ns)
-            self.completion.check_ready()
-            context.wake.set()  # a job's wait after a failure may be over
 
     async def _tick_realtime(self) -> None:
         while True:

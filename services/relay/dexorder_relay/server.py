@@ -16,16 +16,13 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
-from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.config import BadSettings
 from dexorder_common.exchanges import load_exchanges
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.coverage import Claim, Retraction
 from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.lifecycle import grpc_server, stop_signal
 from dexorder_relay.access import ROLES
 from dexorder_relay.broker.router import open_broker
@@ -38,20 +35,13 @@ from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from dexorder_relay.requests.traces import ROOTS
 from dexorder_relay.service.services import register
-from dexorder_relay.state import coverage, planner
-from dexorder_relay.state.changes import Changes, CoverageRead
-from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases
+from dexorder_relay.start import empty_state, load
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import open_store
 from dexorder_relay.store.loading import read_udfs
 
 log = structlog.get_logger(__name__)
-LOAD_ATTEMPTS = 5
-COVERAGE_MARGIN_NS = 24 * 3_600 * SECOND_NS
-"""Largest difference between the clocks of relay and pipeline with which no claim is missed at start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +85,10 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         tables = await asyncio.to_thread(_open, catalog)
         reader, retraction_table = TableReader(tables), RetractionTable(tables)
         numbers = DispatchNumbers()
-        state = _empty_state(settings, numbers)
+        state = empty_state(settings, numbers)
         context = Context(settings, frozenset(venues), state, store, reader, clock, metrics)
         realtime = Registry(state.leases, new_request_id)
-        numbers.restart(await _load(context, realtime, retraction_table), wall_ns=clock.wall_ns())
+        numbers.restart(await load(context, realtime, retraction_table), wall_ns=clock.wall_ns())
         udfs = UdfRegistry({each.name: each for each in await store.read(read_udfs)})
         retraction_log = RetractionLog(retraction_table, numbers, clock)
         engine = RelayEngine(context, realtime, retraction_log, udfs, catalog, tables)
@@ -124,58 +114,3 @@ def _open(catalog: CatalogSettings) -> Catalog:
         raise Unavailable(
             f"catalog {catalog.name!r} can't be opened: {cause}; DEXORDER_CATALOG_URI names it"
         ) from error
-
-
-def _empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistoryState:
-    leases = Leases(
-        lease_ns=int(settings.lease_seconds * SECOND_NS),
-        new_id=numbers.new_id,
-        max_slots=settings.max_slots_per_ingestor,
-    )
-    retry_policy = RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
-    return HistoryState(
-        leases,
-        retry_policy,
-        job_periods=settings.job_periods,
-        page_periods=settings.page_periods,
-        recheck_after_ns=[int(each * SECOND_NS) for each in settings.recheck_after_seconds],
-    )
-
-
-async def _load(context: Context, registry: Registry, table: RetractionTable) -> int:
-    """Load the database, then apply retractions and claims that the tables have beyond it.
-
-    Claims are read from shortly before the last load on, as the database has those before.
-
-    Returns:
-        The largest number of a dispatch or of a retraction that the database or a table has.
-    """
-    state, store, reader, clock = context.state, context.store, context.reader, context.clock
-    await store.load(state, registry, now_ns=clock.monotonic_ns())
-    read_ns, since_ns = clock.wall_ns(), max(0, await store.coverage_read_ns() - COVERAGE_MARGIN_NS)
-    applied = await store.retractions()
-    attempts = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
-    made: list[Retraction] = await attempts(asyncio.to_thread, table.read)
-    claims: list[Claim] = await attempts(asyncio.to_thread, lambda: list(reader.coverage(since_ns)))
-    numbers = [await store.last_number(), await attempts(asyncio.to_thread, reader.last_dispatch)]
-    numbers += [each.order.dispatch for each in made] + [claim.dispatch for claim in claims]
-    changes, new = Changes(), [each for each in made if each not in applied]
-    for each in new:
-        coverage.retract(state, each.series, [each.span], each.order, changes)
-    unknown = [state.covered(claim.series).holes(claim.span) for claim in claims]
-    for claim in claims:
-        coverage.cover(state, claim.series, claim.span, claim.empty, claim.order, changes)
-    coverage.note_claims(state, zip(claims, unknown, strict=True), changes, now_ns=read_ns)
-    for each in new:
-        planner.replan(state, each.series, [each.span], changes)
-    coverage.settle_jobs(state, changes)
-    changes.append(CoverageRead(read_ns))
-    await store.commit(changes)
-    log.info(
-        "loaded",
-        requests=len(state.requests),
-        jobs=len(state.jobs),
-        covered_ranges=len(claims),
-        subscriptions=len(registry.subscriptions),
-    )
-    return max(numbers)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from dexorder_common.model.errors import InvalidRequest
@@ -90,8 +92,10 @@ class DispatchNumbers:
         last: The last number that was issued.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new_token: Callable[[], str] | None = None) -> None:
+        """Take the source of tokens; by default they are secret."""
         self.last = 0
+        self._new_token = new_token or partial(secrets.token_hex, MIN_TOKEN_LENGTH // 2)
 
     def restart(self, largest: int, *, wall_ns: int) -> None:
         """Continue above every number that was issued before, the largest known of which is ``largest``.
@@ -109,4 +113,4 @@ class DispatchNumbers:
 
     def new_id(self, context: str = "") -> str:
         """Return the id of a new dispatch, with the context of its trace as text, if it is traced."""
-        return new_dispatch_id(self.next(), secrets.token_hex(MIN_TOKEN_LENGTH // 2) + context)
+        return new_dispatch_id(self.next(), self._new_token() + context)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random, SystemRandom
 from typing import Any
 
 from dexorder_common.clock import Clock
@@ -81,6 +82,7 @@ class Context:
 
     Attributes:
         venues: Exchanges whose tickers are served.
+        random: Source of ids and of waits.
         wake: Set when a queued job and a free slot may be available at the same time.
         tasks: The engine's task group while it runs.
         stop_work: Tells ingestors that the work of a request is not needed any more.
@@ -93,6 +95,7 @@ class Context:
     reader: TableReader
     clock: Clock
     metrics: RelayMetrics
+    random: Random = field(default_factory=SystemRandom)
     quotas: CallerQuotas = field(init=False)
     signals: Signals = field(default_factory=Signals)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,6 +104,10 @@ class Context:
 
     def __post_init__(self) -> None:
         self.quotas = CallerQuotas(self.settings.limits(), lambda *labels: self.metrics.refused.labels(*labels).inc())
+
+    def new_id(self, prefix: str) -> str:
+        """Return an id that nobody else uses."""
+        return f"{prefix}{self.random.getrandbits(128):032x}"
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task of the engine, which must be running."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from random import Random
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
+from tenacity import AsyncRetrying, stop_after_attempt
 
-from dexorder_common.clock import Clock
+from dexorder_common.clock import Clock, random_wait
 from dexorder_common.lake.coverage import Order, Retraction, decode_retraction, encode_retraction
 from dexorder_common.lake.tables import RETRACTIONS, present_columns
 from dexorder_common.model.dispatch_id import DispatchNumbers
@@ -53,7 +54,11 @@ class RetractionTable:
 class RetractionLog:
     """Makes retractions durable, one after the other."""
 
-    def __init__(self, table: RetractionTable, numbers: DispatchNumbers, clock: Clock) -> None:
+    def __init__(
+        self, table: RetractionTable, numbers: DispatchNumbers, clock: Clock, *, random: Random | None = None
+    ) -> None:
+        """Take the source of random waits between attempts; by default an own one."""
+        self._random = random or Random()  # noqa: S311 - jitter
         self._table = table
         self._numbers = numbers
         self._clock = clock
@@ -72,7 +77,7 @@ class RetractionLog:
             order = Order(self._numbers.next(), self._clock.wall_ns() // MICROSECOND_NS * MICROSECOND_NS)
             made = [Retraction(series, span, order) for span in spans]
             attempts = AsyncRetrying(
-                stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.2, max=2), reraise=True
+                stop=stop_after_attempt(WRITE_ATTEMPTS), wait=random_wait(self._random, 0.2, 2.0), reraise=True
             )
             with accessible(RETRACTIONS, "written"):
                 await attempts(asyncio.to_thread, self._table.append, made, reason)

@@ -1,21 +1,16 @@
-"""The relay's SQLite database: one writer thread, and every batch on disk before its future is done.
+"""The relay's SQLite database: its statements and queries. ``writer.py`` has the order in which they run.
 
-WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
-Batches are applied in the order in which they were given. Reads use the same thread and see all earlier batches.
-A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing more is written.
+Every batch is on disk before its future is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -23,10 +18,9 @@ from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.dispatch_id import number_of
-from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
 from dexorder_common.model.instrument import InstrumentList
-from dexorder_common.rpc.streams import retrieved
 from dexorder_common.storage.durable_sqlite import open_durable
 from dexorder_common.storage.process_lock import sole_owner
 from dexorder_relay.state.changes import StateChange
@@ -47,12 +41,12 @@ from dexorder_relay.store.schema import (
     REQUEST,
     STEPS,
 )
+from dexorder_relay.store.writer import OnCommit, Writer, WriterThread
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
-OnCommit = Callable[[int, float], None]
-MAX_GROUP_SIZE = 256
+OpenWriter: TypeAlias = Callable[[sqlite3.Connection, OnCommit | None], Writer]
 FORGOTTEN_AT_ONCE = 500
 _FINISHED = RequestState.FINISHED
 _OLDEST = "SELECT {0} FROM {1} WHERE {2} < ? ORDER BY {2}, sequence LIMIT ?"
@@ -81,29 +75,23 @@ _NEWER = (
 )
 
 
-@dataclass(frozen=True)
-class _Work:
-    run: Callable[[sqlite3.Connection], Any]
-    done: asyncio.Future[Any]
-    writes: bool
-
-
 class Store:
-    """Opened in the event loop's thread; ``close`` writes what was given and ends the writer thread."""
+    """Opened in the event loop's thread; ``close`` writes what was given and ends the writer."""
 
-    def __init__(self, path: Path, on_commit: OnCommit | None = None, now_ns: int | None = None) -> None:
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._connection = open_durable(path, STEPS, newer=_NEWER)
-        with self._connection:
-            advance_sequences(self._connection, time.time_ns() if now_ns is None else now_ns)
-        self.epoch = epoch_of(self._connection)
-        self._broken: Exception | None = None
-        self._on_commit = on_commit
-        self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
-        self._thread.start()
-        self._closed = False
+    def __init__(
+        self,
+        path: Path,
+        on_commit: OnCommit | None = None,
+        now_ns: int | None = None,
+        *,
+        open_writer: OpenWriter = WriterThread,
+    ) -> None:
+        connection = open_durable(path, STEPS, newer=_NEWER)
+        with connection:
+            advance_sequences(connection, time.time_ns() if now_ns is None else now_ns)
+        self.epoch = epoch_of(connection)
+        self._writer = open_writer(connection, on_commit)
+        self.failed = self._writer.failed
 
     def commit(self, changes: Iterable[StateChange]) -> asyncio.Future[None]:
         """Write changes as they are now; the future is done when they are on disk, in the order of the calls."""
@@ -113,12 +101,12 @@ class Store:
             for sql, values in made:
                 connection.execute(sql, values)
 
-        return self._give(run)
+        return self._writer.give(run)
 
     def forget(self, steps: Sequence[str], before_ns: int) -> asyncio.Future[int]:
         """Run the steps of ``FORGET_...``; return what the last one has deleted, at most FORGOTTEN_AT_ONCE."""
         values = (before_ns, FORGOTTEN_AT_ONCE)
-        return self._give(lambda connection: [connection.execute(sql, values).rowcount for sql in steps][-1])
+        return self._writer.give(lambda connection: [connection.execute(sql, values).rowcount for sql in steps][-1])
 
     def forget_trigger_events(self, reported_before_ns: int) -> asyncio.Future[int]:
         """Delete events of triggers that were reported before a time, as ``forget`` does, and old deletions."""
@@ -126,72 +114,18 @@ class Store:
 
     def read(self, query: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:
         """Run a query that changes nothing."""
-        return self._give(lambda connection: query(connection, *values, **named), writes=False)
+        return self._writer.give(lambda connection: query(connection, *values, **named), writes=False)
 
     def write(self, change: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:
         """Run a change that reads before it writes, as one; its result is on disk when the future is done.
 
         An error that it raises is fatal, as that of any write.
         """
-        return self._give(lambda connection: change(connection, *values, **named))
-
-    def _give(self, run: Callable[[sqlite3.Connection], Any], *, writes: bool = True) -> asyncio.Future[Any]:
-        done = self._loop.create_future()
-        done.add_done_callback(retrieved)
-        if self.failed.done() or self._closed:
-            done.set_exception(Unavailable("the relay's store is closed"))
-        else:
-            self._queue.put(_Work(run, done, writes))
-        return done
+        return self._writer.give(lambda connection: change(connection, *values, **named))
 
     async def close(self) -> None:
         """Write the remaining batches, then close the file."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
-
-    def _write(self) -> None:
-        closing = False
-        while not closing:
-            group = [self._queue.get()]
-            while len(group) < MAX_GROUP_SIZE:
-                try:
-                    group.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
-            closing = None in group
-            self._run([work for work in group if work is not None])
-        self._connection.close()
-
-    def _run(self, group: list[_Work]) -> None:
-        try:
-            if self._broken is not None:
-                raise self._broken
-            start = time.perf_counter()
-            self._connection.execute("BEGIN IMMEDIATE")
-            results = [work.run(self._connection) for work in group]
-            self._connection.execute("COMMIT")
-            if self._on_commit and (writes := sum(work.writes for work in group)):
-                self._on_commit(writes, time.perf_counter() - start)
-        except Exception as error:  # whatever it is, memory is ahead of the disk now
-            self._broken = error
-            self._connection.rollback()
-            self._call_loop(self._fail, error, group)
-        else:
-            self._call_loop(_resolve, group, results)
-
-    def _call_loop(self, callback: Callable[..., None], *values: Any) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, *values)
-
-    def _fail(self, error: Exception, group: list[_Work]) -> None:
-        if not self.failed.done():
-            self.failed.set_exception(error)
-            self.failed.add_done_callback(retrieved)
-        for work in group:
-            if not work.done.done():
-                work.done.set_exception(Unavailable("the relay's store can't be written"))
+        await self._writer.close()
 
     async def record(self, request_id: str) -> RequestRecord | None:
         """Return the record of an ended request."""
@@ -302,9 +236,3 @@ def _number(dispatch_id: str) -> int | None:
         return number_of(dispatch_id)
     except InvalidRequest:
         return None
-
-
-def _resolve(group: list[_Work], results: list[Any]) -> None:
-    for work, result in zip(group, results, strict=True):
-        if not work.done.done():
-            work.done.set_result(result)

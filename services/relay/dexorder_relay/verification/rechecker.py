@@ -9,7 +9,6 @@ hours looks at 60,000 minutes, where fetching them again would take 60.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
@@ -86,7 +85,7 @@ class Rechecker:
         self._values = values
         self._looks: set[tuple[Series, TimeRange]] = set()
 
-    async def run(self) -> None:
+    async def run(self, interval_seconds: float | None = None) -> None:
         """Submit requests until cancelled."""
         while True:
             due = list(self.due())
@@ -95,7 +94,7 @@ class Rechecker:
                 self._looks.add((series, span))
                 self._context.start(self._look(series, span))
             await self._fetch([each for each in due if each not in thin])
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(interval_seconds or INTERVAL_SECONDS)
 
     async def _look(self, series: Series, span: TimeRange) -> None:
         try:
@@ -147,7 +146,7 @@ class Rechecker:
             return
         log.info("querying provisional ranges again", requests=len(parts))
         try:
-            await self._submitter.fetch_again([recheck_request(*each) for each in parts])
+            await self._submitter.fetch_again([recheck_request(self._context.new_id(PREFIX), *each) for each in parts])
         except Unavailable as error:
             log.warning("provisional ranges wait", error=str(error))
 
@@ -178,12 +177,10 @@ class Rechecker:
                 yield series, span, due_ns
 
 
-def recheck_request(series: Series, span: TimeRange) -> HistoryRequest:
+def recheck_request(request_id: str, series: Series, span: TimeRange) -> HistoryRequest:
     """Return the request that fetches a range again."""
     start_ns, end_ns = (
         floor_to_grid(span.start_ns, series.period_seconds),
         ceil_to_grid(span.end_ns, series.period_seconds),
     )
-    return HistoryRequest(
-        f"{PREFIX}{uuid.uuid4().hex}", series.ticker, start_ns, end_ns, series.period_seconds, again=True
-    )
+    return HistoryRequest(request_id, series.ticker, start_ns, end_ns, series.period_seconds, again=True)

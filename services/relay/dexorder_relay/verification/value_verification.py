@@ -7,7 +7,6 @@ like any other candles, and one call of the exchange checks up to 60,000 rows. d
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -115,6 +114,7 @@ class ValueVerifier:
         instruments: Instruments,
     ) -> None:
         self._state = context.state
+        self._new_id = context.new_id
         self._reader = context.reader
         self._clock = context.clock
         self._submitter = submitter
@@ -201,7 +201,7 @@ class ValueVerifier:
     ) -> AsyncGenerator[Waiting, None]:
         """Fetch cells, all ranges at the same time; requests that nobody waits for any more are cancelled."""
         kind = "cells" if check.is_second_look else "verify"
-        verify_id, client_id = f"{kind}-{uuid.uuid4().hex[:12]}", caller.client_id if caller else ""
+        verify_id, client_id = self._new_id(f"{kind}-")[: len(kind) + 13], caller.client_id if caller else ""
         check.fetched[seconds] = []
         unfinished: dict[str, TimeRange] = {}
         try:

@@ -14,7 +14,7 @@ import pytest
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_relay import engine
-from dexorder_relay.store.database import Store
+from dexorder_relay.store.writer import WriterThread
 from tests.unit.services.relay.harness import suite
 
 
@@ -29,16 +29,16 @@ def stored(folder: Path, table: str) -> list[str]:
 def hold_back(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[threading.Event, threading.Event]]:
     """Return a function that holds back every commit; its events: one has been reached, all are let through."""
     monkeypatch.setattr(engine, "TICK_SECONDS", 3_600)  # nothing else writes
-    reached, released, run = threading.Event(), threading.Event(), Store._run
+    reached, released, run = threading.Event(), threading.Event(), WriterThread._run
 
-    def held_back(store: Store, group: list[Any]) -> None:
+    def held_back(writer: WriterThread, group: list[Any]) -> None:
         if any(work.writes for work in group):
             reached.set()
             assert released.wait(60)
-        run(store, group)
+        run(writer, group)
 
     def hold() -> tuple[threading.Event, threading.Event]:
-        monkeypatch.setattr(Store, "_run", held_back)
+        monkeypatch.setattr(WriterThread, "_run", held_back)
         return reached, released
 
     return hold

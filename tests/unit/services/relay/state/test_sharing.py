@@ -17,6 +17,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.store.database import Store
+from dexorder_relay.store.writer import WriterThread
 from tests.unit.services.relay.harness import ERROR, OK, TIMEOUT, minute, ranges, request, suite, until
 
 CLIENTS, SUBMISSIONS = 8, 250
@@ -53,11 +54,11 @@ async def test_a_duplicate_is_answered_no_sooner_than_the_first_is_on_disk(
 ) -> None:
     monkeypatch.setattr(engine, "TICK_SECONDS", 3_600)  # nothing else writes
     held: list[tuple[Any, ...]] = []
-    resolve = Store._call_loop
-    monkeypatch.setattr(Store, "_call_loop", lambda *a: resolve(*a) if a[0].quick else held.append(a))
-    monkeypatch.setattr(Store, "quick", True, raising=False)
+    resolve = WriterThread._call_loop
+    monkeypatch.setattr(WriterThread, "_call_loop", lambda *a: resolve(*a) if a[0].quick else held.append(a))
+    monkeypatch.setattr(WriterThread, "quick", True, raising=False)
     async with suite(tmp_path) as s:
-        monkeypatch.setattr(Store, "quick", False)
+        monkeypatch.setattr(WriterThread, "quick", False)
         first = asyncio.ensure_future(s.submit("r", 0, 10))
         await until(lambda: bool(held))  # its question for the id
         resolve(*held.pop())
@@ -65,7 +66,7 @@ async def test_a_duplicate_is_answered_no_sooner_than_the_first_is_on_disk(
         second = asyncio.ensure_future(s.submit("r", 0, 10))
         done, _ = await asyncio.wait({first, second}, timeout=0.3)
         assert not done
-        monkeypatch.setattr(Store, "quick", True)
+        monkeypatch.setattr(WriterThread, "quick", True)
         for each in held:
             resolve(*each)
         assert (await first).status == ingest.SubmitResponse.QUEUED

@@ -58,7 +58,7 @@ class Idle:
 
     def fetch(self, series: Series, span: TimeRange) -> None:
         """Accept the request for a range that is due."""
-        self.accept(recheck_request(series, span))
+        self.accept(recheck_request(f"recheck-{len(self.state.requests)}", series, span))
 
     def accept(self, request: HistoryRequest) -> None:
         planner.accept(self.state, request, Changes(), wall_ns=self.clock.wall_ns(), now_ns=0)
@@ -78,7 +78,7 @@ def test_neighbours_are_one_request_and_nothing_is_before_its_time(tmp_path: Pat
     idle.pass_time(DELAY_NS)
     asked = idle.due()
     assert minutes(asked) == [(0, 1_005), (2_006, 2_007)]
-    made = recheck_request(*asked[0])
+    made = recheck_request("recheck-1", *asked[0])
     assert made.again and not made.client_id and made.request_id.startswith("recheck-")
 
 

@@ -1,0 +1,152 @@
+"""Writer of an SQLite database: one thread, which commits the batches that wait together.
+
+WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
+Batches are applied in the order in which they were given. Reads use the same thread and see all earlier batches.
+A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing more is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.rpc.streams import retrieved
+
+OnCommit = Callable[[int, float], None]
+Batch = Callable[[sqlite3.Connection], Any]
+MAX_GROUP_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch that waits, and the future of its result."""
+
+    run: Batch
+    done: asyncio.Future[Any]
+    writes: bool
+
+
+class Writer(Protocol):
+    """Runs batches in the order in which they were given.
+
+    Attributes:
+        failed: Fails with the first write that fails; from then on nothing is written.
+    """
+
+    failed: asyncio.Future[None]
+
+    def give(self, run: Batch, *, writes: bool = True) -> asyncio.Future[Any]:
+        """Run a batch; its result is on disk when the future is done."""
+
+    async def close(self) -> None:
+        """Run the remaining batches, then close the connection."""
+
+
+class GivenBatches:
+    """What every writer does in the event loop: futures of batches, and what a failure means."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.is_closed = False
+
+    def add(self, run: Batch, put: Callable[[Work], None], *, writes: bool) -> asyncio.Future[Any]:
+        """Pass a batch to ``put``, and return its future; it fails at once if nothing is written any more."""
+        done = self._loop.create_future()
+        done.add_done_callback(retrieved)
+        if self.failed.done() or self.is_closed:
+            done.set_exception(Unavailable("the relay's store is closed"))
+        else:
+            put(Work(run, done, writes))
+        return done
+
+    def resolve(self, group: Sequence[Work], results: Sequence[Any]) -> None:
+        """Tell the results of batches that are on disk."""
+        for work, result in zip(group, results, strict=True):
+            if not work.done.done():
+                work.done.set_result(result)
+
+    def fail(self, error: Exception, group: Sequence[Work]) -> None:
+        """Tell that a group, and so everything after it, is not written."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.add_done_callback(retrieved)
+        for work in group:
+            if not work.done.done():
+                work.done.set_exception(Unavailable("the relay's store can't be written"))
+
+
+def run_group(connection: sqlite3.Connection, group: Sequence[Work]) -> list[Any]:
+    """Run batches in one transaction, and return their results; an error leaves nothing of them."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        results = [work.run(connection) for work in group]
+        connection.execute("COMMIT")
+    except Exception:
+        connection.rollback()
+        raise
+    return results
+
+
+class WriterThread:
+    """The writer of a file."""
+
+    def __init__(self, connection: sqlite3.Connection, on_commit: OnCommit | None = None) -> None:
+        self._batches = GivenBatches()
+        self.failed = self._batches.failed
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._connection = connection
+        self._broken: Exception | None = None
+        self._on_commit = on_commit
+        self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
+        self._thread.start()
+
+    def give(self, run: Batch, *, writes: bool = True) -> asyncio.Future[Any]:
+        """Run a batch in the thread."""
+        return self._batches.add(run, self._queue.put, writes=writes)
+
+    async def close(self) -> None:
+        """Run the remaining batches, then close the connection."""
+        if not self._batches.is_closed:
+            self._batches.is_closed = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            group = [self._queue.get()]
+            while len(group) < MAX_GROUP_SIZE:
+                try:
+                    group.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            closing = None in group
+            self._run([work for work in group if work is not None])
+        self._connection.close()
+
+    def _run(self, group: list[Work]) -> None:
+        try:
+            if self._broken is not None:
+                raise self._broken
+            start = time.perf_counter()
+            results = run_group(self._connection, group)
+            if self._on_commit and (writes := sum(work.writes for work in group)):
+                self._on_commit(writes, time.perf_counter() - start)
+        except Exception as error:  # whatever it is, memory is ahead of the disk now
+            self._broken = error
+            self._call_loop(self._batches.fail, error, group)
+        else:
+            self._call_loop(self._batches.resolve, group, results)
+
+    def _call_loop(self, callback: Callable[..., None], *values: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *values)
