@@ -24,7 +24,7 @@ from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as udf_pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as udf_rpc
 from dexorder_relay import engine
 from dexorder_relay.requests import completion
-from dexorder_relay.store.database import Store
+from dexorder_relay.store.writer import WriterThread
 from tests.series_messages import series
 from tests.unit.services.relay.harness import ERROR, TICKER, Suite, at, page, suite
 from tests.unit.services.relay.realtime.worker import at_work, resume, start, subscription
@@ -44,18 +44,18 @@ class Disk:
         monkeypatch.setattr(engine, "TICK_SECONDS", 3_600)  # nothing else writes
 
     def hold(self, after: int = 0) -> None:
-        run, left = Store._run, after
+        run, left = WriterThread._run, after
 
-        def held_back(store: Store, group: list[Any]) -> None:
+        def held_back(writer: WriterThread, group: list[Any]) -> None:
             nonlocal left
             writes = sum(work.writes for work in group)
             if writes > left:
                 self.reached.set()
                 assert self._released.wait(60)
             left -= writes
-            run(store, group)
+            run(writer, group)
 
-        self._patch.setattr(Store, "_run", held_back)
+        self._patch.setattr(WriterThread, "_run", held_back)
 
     def release(self) -> None:
         self._released.set()
