@@ -28,7 +28,7 @@ LAYERS = {
     " | events/config | events/channels | config | events kafkapixy | http_server",
     "dexorder_ingestor": "__main__ | server | control instrument_reports | tickers points | realtime | history"
     " | dispatch_runner | exchange | broker publisher | metrics traces config",
-    "dexorder_relay": "__main__ | server | service | engine | triggers broker | realtime verification | requests"
+    "dexorder_relay": "__main__ | server | service | engine start | triggers broker | realtime verification | requests"
     " | reading | store metrics | state | config | access",
     "dexorder_spark": "__main__ | server | driver | table_driver | metrics | pipeline maintenance | cep udf"
     " | records | runtime | source tables | config",

@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.broker.dispatcher import IngestorSender, JobDispatcher
+from dexorder_relay.broker.upkeep import Upkeep
 from dexorder_relay.reading.fetch_ohlc import OhlcAnswers
 from dexorder_relay.reading.row_stream import RowStreams
 from dexorder_relay.realtime.control import ControlChannel
@@ -29,7 +30,6 @@ from dexorder_relay.requests.outcome import OutcomeDecider
 from dexorder_relay.requests.queries import RequestQueries
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.requests.submitter import Submitter
-from dexorder_relay.requests.upkeep import Upkeep
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, FORGET_SUBSCRIPTIONS, FORGOTTEN_AT_ONCE
