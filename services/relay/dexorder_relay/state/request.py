@@ -124,9 +124,11 @@ def check_exchange(request: HistoryRequest, venues: Container[str]) -> None:
 
 
 def check_id(field_: str, text: str) -> None:
-    """Raise InvalidRequest for an id that is empty or too long."""
+    """Raise InvalidRequest for an id that is empty or too long, or that a terminal or log would not show as it is."""
     if not text or len(text) > MAX_ID_LENGTH:
         raise InvalidRequest(f"{field_} {text[:32]!r} has {len(text)} characters; 1 to {MAX_ID_LENGTH} are allowed")
+    if not text.isprintable():
+        raise InvalidRequest(f"{field_} {text[:32]!a} has a control character; use letters, digits and punctuation")
 
 
 def check_ticker(ticker: str, venues: Container[str], *, whole_exchange: bool = False) -> None:

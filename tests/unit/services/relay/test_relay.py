@@ -313,6 +313,9 @@ async def test_coverage_table_is_read_at_start(tmp_path: Path) -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"request_id": ""}, "request_id '' has 0 characters"),
     ({"request_id": "x" * 257}, "has 257 characters"),
+    ({"request_id": "a\x1b[2J"}, "request_id 'a\\x1b[2J' has a control character"),
+    ({"request_id": "a\u202eb"}, "request_id 'a\\u202eb' has a control character"),
+    ({"client_id": "a\nb"}, "client_id 'a\\nb' has a control character"),
     ({"client_id": "x" * 257}, "client_id"),
     ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
     ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
