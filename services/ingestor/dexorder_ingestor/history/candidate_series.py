@@ -165,12 +165,18 @@ class Candidates:
         return max((*near, *rivals), key=lambda series: series.votes, default=None)
 
     def stray(self, unproven: Sequence[TimeRange], lead: CandidateSeries | None) -> CandidateSeries | None:
-        """Return a series apart from the lead that has candles in the lead's holes, if there is one."""
-        for series in self._series:
-            has = any(part.start_ns <= t < part.end_ns for part in unproven for t in series.known)
-            if has and lead and _is_apart(series, lead):
-                return series
-        return None
+        """Return a series apart from the lead that has candles in the lead's holes, if there is one.
+
+        Otherwise one with answers about the first of these holes: they do not count before it joins the lead.
+        """
+        apart = self._apart(lead)
+        inside = (s for s in apart if any(p.start_ns <= t < p.end_ns for p in unproven for t in s.known))
+        about = (s for s in apart if any(a.window.contains(unproven[0]) for a in s.answers))
+        return next(inside, None) or next(about, None)
+
+    def undecided(self, lead: CandidateSeries | None) -> set[int]:
+        """Return the open times of candles that may belong to the lead: those of the series apart from it."""
+        return {t for series in self._apart(lead) for t in series.known}
 
     def is_trusted(self, lead: CandidateSeries) -> bool:
         """Return whether enough answers show that these are the queried market's candles."""
@@ -211,6 +217,9 @@ class Candidates:
             series.known.pop(open_ns, None)
             series.disputed.pop(open_ns, None)
         self._series = [series for series in self._series if series.known]
+
+    def _apart(self, lead: CandidateSeries | None) -> list[CandidateSeries]:
+        return [series for series in self._series if lead and _is_apart(series, lead)]
 
     def _find(self, candles: Sequence[Candle]) -> CandidateSeries:
         """Return the series that these candles belong to; if they join several, make one of them."""

@@ -158,12 +158,12 @@ class Evidence:
         unproven = self.unproven(page)
         if not unproven:
             return None
+        if stray := self._candidates.stray(unproven, lead):
+            self._count_query(min(stray.known), 3)
+            return self._confirm(page, stray)
         self._count_query(unproven[0].start_ns, unproven[0].end_ns, 2)
         if not lead and (query := self._query_next_page(page)):
             return query  # candles after the page are better evidence about it than empty answers
-        stray = self._candidates.stray(unproven, lead)
-        if stray:
-            return self._confirm(page, stray)
         self._tries += 1
         # A hole that two answers did not settle, or a page without any candle, is only worth another query when the
         # exchange had time to recover.
@@ -195,7 +195,8 @@ class Evidence:
         counting = complete(answers, sorted(lead.known if lead else ()))
         anchored = self._agreement.agreeing(true=len(counting), untrue=len(answers) - len(counting))
         alone = max(anchored, self._hole_answers if lead else self._empty_job_answers)
-        unproven = (t for t in holes if not self._is_empty(t, counting, anchored, alone))
+        undecided = self._candidates.undecided(lead)
+        unproven = (t for t in holes if t in undecided or not self._is_empty(t, counting, anchored, alone))
         return self._windows.ranges(sorted([*disputed, *unproven]))
 
     def settle(self, span: TimeRange) -> CandlePage:

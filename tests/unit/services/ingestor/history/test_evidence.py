@@ -328,3 +328,14 @@ def test_avoided_candle_that_only_some_answers_have_counts_against_none() -> Non
         evidence.add(ask.window, [candle(t) for t in open_times(ask.window, 60) if t not in absent], fetched_ns=1)
     assert queries <= 9, "the first answer was cut, so more than two must agree"
     assert evidence.settle(page).empty == (TimeRange(opens(60)[0], opens(61)[0]),)
+
+
+def test_hole_is_unproven_while_a_series_apart_has_a_candle_in_it() -> None:
+    # Nothing links candle 50 to the others. Six answers have it; enough lack it to prove a hole, were it unknown.
+    evidence = Evidence(minutes(0, 60), 60, PLAIN, Agreement(), closed_end_ns=minutes(900, 0).start_ns, hole_answers=3)
+    for turn in range(30):
+        evidence.add(minutes(0, 20), [candle(t) for t in opens(5, 15)], fetched_ns=turn)
+    for turn in range(6):
+        evidence.add(minutes(40, 20), [candle(t) for t in opens(50)], fetched_ns=turn)
+        evidence.add(minutes(40, 20), [], fetched_ns=turn)
+    assert any(part.start_ns <= opens(50)[0] < part.end_ns for part in evidence.unproven(minutes(0, 60)))
