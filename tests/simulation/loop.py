@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 SECOND_NS = 1_000_000_000
 START_WALL_NS = 1_700_000_000 * SECOND_NS
+_AWAITS_AT_THE_END = 20
 
 
 class ProcessEnded(Exception):
@@ -150,11 +151,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return True
 
     def close(self) -> None:
-        """Forget all tasks without running anything of them."""
-        for process in [*self._processes, WORLD]:
+        """End all tasks; what they do meanwhile is no part of the run."""
+        tasks = [task for process in [*self._processes, WORLD] for task in process.tasks]
+        for process in self._processes:
             process.is_alive = False
-            for task in process.tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            process.tasks.clear()
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _end(task.get_coro())
         WORLD.is_alive = True
         WORLD.tasks.clear()
         self._ready.clear()
@@ -224,6 +228,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def is_closed(self) -> bool:
         return False
+
+
+def _end(coroutine: Any) -> None:
+    """Close a coroutine, again for each await in its ``finally``."""
+    for _ in range(_AWAITS_AT_THE_END):
+        try:
+            coroutine.close()
+        except Exception:
+            continue
+        return
 
 
 def _unless_done(act: Callable[[Any], None], future: asyncio.Future[Any]) -> Callable[[Any], None]:

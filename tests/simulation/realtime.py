@@ -1,0 +1,227 @@
+"""The realtime chain under faults: exchange, ingestors, relay, log and table in one run, and what must hold at its end.
+
+`RealtimeProfile` says what is drawn, `RealtimeStory` plays it, ``realtime_checks.py`` has the promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from dexorder_common.model.realtime import RealtimeState
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as rpb
+from tests.simulation.exchange.faults import NO_FAULTS, FaultKind, FaultPlan, FaultProfile, draw_faults
+from tests.simulation.exchange.live import Exchange
+from tests.simulation.exchange.trades import Tape, TapePlan, make_tape
+from tests.simulation.live.ingestor import SimulatedIngestor
+from tests.simulation.live.relay import SimulatedRelay
+from tests.simulation.live.storage import Storage
+from tests.simulation.live.venue import VENUE
+from tests.simulation.loop import SECOND_NS, START_WALL_NS, WORLD
+from tests.simulation.network import CallFailed
+from tests.simulation.realtime_checks import Breach, Evidence, Sample, breaches
+from tests.simulation.run import Run
+
+SYMBOL = "BTC/USDT"
+TICKER = f"{SYMBOL}.{VENUE}"
+PERIODS = (60, 300)
+_FAULTS_FROM_SECONDS = 90.0
+_SAMPLE_SECONDS = 10.0
+_NUMBERED, _NOT_NUMBERED = "binance", "another"
+
+
+@dataclass(frozen=True)
+class RealtimeProfile:
+    """What the runs of a name draw.
+
+    Attributes:
+        faults: Those of the exchange.
+        seconds: Length of a run.
+        quiet_seconds: Time at its end without faults, in which everything has to be settled.
+        per_second: Smallest and largest mean number of trades a second.
+        numbered: The exchange numbers its trades.
+        kills: Largest number of kills of an ingestor, each in the midst of a fault or shortly after it.
+        relay_kills: Largest number of kills of the relay.
+        freezes: Largest number of times that an ingestor stands still for up to 40 s.
+        lost_calls: Largest share of calls between the parts that are lost.
+    """
+
+    name: str
+    faults: FaultProfile = NO_FAULTS
+    seconds: float = 1_200.0
+    quiet_seconds: float = 480.0
+    per_second: tuple[float, float] = (0.05, 0.3)
+    numbered: bool = True
+    kills: int = 0
+    relay_kills: int = 0
+    freezes: int = 0
+    lost_calls: float = 0.0
+
+
+@dataclass
+class RealtimeStory:
+    """One run of a profile."""
+
+    seed: int
+    profile: RealtimeProfile
+    samples: list[Sample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        profile = self.profile
+        self.run = Run(self.seed)
+        self._random = self.run.generator(f"realtime {profile.name}")
+        self._end_ns = int(profile.seconds * SECOND_NS)
+        self._quiet_ns = self._end_ns - int(profile.quiet_seconds * SECOND_NS)
+        first_ns = START_WALL_NS + int(_FAULTS_FROM_SECONDS * SECOND_NS)
+        self.plan = draw_faults(profile.faults, self._random, first_ns, START_WALL_NS + self._quiet_ns)
+        self.exchange = Exchange(self.run, {SYMBOL: self._tape(self.plan)}, self.plan, profile.faults.replicas)
+        self.storage = Storage(self.run)
+        self.relay = SimulatedRelay(self.run)
+        dialect = _NUMBERED if profile.numbered else _NOT_NUMBERED
+        self.ingestors = [
+            SimulatedIngestor(self.run, f"ingestor-{number}", self.relay, self.exchange, dialect) for number in (1, 2)
+        ]
+
+    def _tape(self, plan: FaultPlan) -> Tape:
+        drawn = TapePlan(
+            START_WALL_NS - 600 * SECOND_NS,
+            START_WALL_NS + self._end_ns,
+            self._random.uniform(*self.profile.per_second),
+            self.profile.numbered,
+            late=[(each.start_ns, each.end_ns, each.delay_ns) for each in plan.of(FaultKind.LATE)],
+            corrected=[(each.start_ns, each.end_ns) for each in plan.of(FaultKind.CORRECTED)],
+            restarts=[each.start_ns for each in plan.of(FaultKind.RESTARTED)],
+            jumps=[each.start_ns for each in plan.of(FaultKind.JUMPED)],
+        )
+        return make_tape(drawn, self.run.generator("tape"))
+
+    def play(self) -> list[Breach]:
+        """Run to the end; return the promises that are broken, which are the last lines of the story."""
+        run = self.run
+        run.note(f"seed {self.seed}, profile {self.profile.name!r}, {len(self.plan.faults)} faults")
+        with quiet_logs():
+            try:
+                run.loop.spawn(WORLD, self._world())
+                run.loop.run_until(lambda: False, limit_ns=self._end_ns)
+                found = breaches(self.evidence())
+            finally:
+                run.loop.close()
+        for breach in found:
+            run.note(f"BROKEN: {breach}")
+        return found
+
+    def evidence(self) -> Evidence:
+        """Return what the checks look at."""
+        return Evidence(TICKER, SYMBOL, PERIODS, self.exchange, self.storage, self.samples, self.profile.numbered)
+
+    # --- the world
+
+    async def _world(self) -> None:
+        self.run.network.weather.lost = self._random.uniform(0.0, self.profile.lost_calls)
+        self.exchange.start()
+        self.storage.start()
+        self.relay.start()
+        for ingestor in self.ingestors:
+            ingestor.start(skew_ns=int(self._random.uniform(-0.3, 0.3) * SECOND_NS))
+        async with asyncio.TaskGroup() as tasks:
+            for at_seconds, disaster in self._disasters():
+                tasks.create_task(_later(at_seconds, disaster))
+            tasks.create_task(self._calm_down())
+            tasks.create_task(self._subscribe())
+            tasks.create_task(self._sample())
+
+    def _disasters(self) -> list[tuple[float, Callable[[], Awaitable[None]]]]:
+        profile, random, found = self.profile, self._random, list[tuple[float, Callable[[], Awaitable[None]]]]()
+        for most, disaster in (
+            (profile.kills, self._kill_ingestor),
+            (profile.relay_kills, self._kill_relay),
+            (profile.freezes, self._freeze_ingestor),
+        ):
+            for _ in range(random.randint(1, most) if most else 0):
+                found.append((self._disaster_seconds(), disaster))
+        return found
+
+    def _disaster_seconds(self) -> float:
+        """Draw a time in the midst of a fault or shortly after it, if there are faults."""
+        if not self.plan.faults:
+            return self._random.uniform(_FAULTS_FROM_SECONDS, self._quiet_ns / SECOND_NS)
+        fault = self._random.choice(self.plan.faults)
+        start, end = ((t - START_WALL_NS) / SECOND_NS for t in (fault.start_ns, fault.end_ns))
+        return min(self._random.uniform(start, end + 20.0), self._quiet_ns / SECOND_NS)
+
+    async def _kill_ingestor(self) -> None:
+        victim = self._busy() or self._random.choice(self.ingestors)
+        if victim.process.is_alive:
+            victim.kill()
+            await asyncio.sleep(self._random.uniform(0.5, 40.0))
+            victim.start(skew_ns=int(self._random.uniform(-0.3, 0.3) * SECOND_NS))
+
+    async def _kill_relay(self) -> None:
+        if self.relay.process.is_alive:
+            self.relay.kill()
+            await asyncio.sleep(self._random.uniform(0.5, 40.0))
+            self.relay.start()
+
+    async def _freeze_ingestor(self) -> None:
+        victim = self._busy() or self._random.choice(self.ingestors)
+        process = victim.process
+        if process.is_alive and not process.is_frozen:
+            self.run.note(f"{process.name}: stands still")
+            self.run.loop.freeze(process)
+            await asyncio.sleep(self._random.uniform(1.0, 40.0))
+            self.run.note(f"{process.name}: goes on")
+            self.run.loop.thaw(process)
+
+    def _busy(self) -> SimulatedIngestor | None:
+        """Return the ingestor that has the job."""
+        job = self.relay.realtime.registry.job_for(TICKER) if self.relay.realtime else None
+        return next((each for each in self.ingestors if job and each.name == job.ingestor), None)
+
+    async def _calm_down(self) -> None:
+        await asyncio.sleep(self._quiet_ns / SECOND_NS)
+        self.run.network.weather.lost = 0.0
+        self.run.note("world: no more faults")
+
+    async def _subscribe(self) -> None:
+        params = ingest_pb2.RealtimeParams(include_ticks=True, include_ohlc=True, ohlc_period_seconds=PERIODS)
+        wanted = rpb.RealtimeSubscription(subscription_id="s", client_id="c", ticker=TICKER, params=params)
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                request = rpb.StartRealtimeRequest(subscription=wanted)
+                await self.run.network.call("relay", "StartRealtime", request, timeout=5.0)
+            except CallFailed:
+                continue
+            self.run.note("client: subscribed to trades and candles")
+            return
+
+    async def _sample(self) -> None:
+        """Look from time to time at what the job says of itself, as a client of ListRealtime does."""
+        while True:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            job = self.relay.realtime.registry.job_for(TICKER) if self.relay.realtime else None
+            if job is not None and 0 in job.positions:
+                is_running = job.state is RealtimeState.RUNNING
+                self.samples.append(Sample(self.run.loop.now_ns, job.positions[0].settled_ns, is_running, job.error))
+
+
+async def _later(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(seconds)
+    await act()
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Drop all log lines of the product while the block runs."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

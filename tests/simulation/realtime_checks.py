@@ -1,0 +1,285 @@
+"""The promises of the realtime chain, checked at the end of a run by the exchange's tape. Pure.
+
+rule            broken if
+MISSED          a trade inside a settled span is not in the table: it lies between the records of two dispatches
+GIVEN_UP        the same, between the records of one dispatch, which has gone on without it
+UNNUMBERED      the same, at an exchange that does not number its trades
+WRONG_VALUE     a trade in the table has not the exchange's final value, or is not the exchange's
+WRONG_CANDLE    a claimed candle is not the exchange's
+SPOILED         a candle was right, and a later record has made it wrong
+STUCK           trades are not settled although faults ceased long ago
+STUCK_BY_VALUE  the same, behind a trade whose value in the table is not the exchange's final one
+STUCK_BY_IDS    the same, since the exchange's numbers have begun again
+EARLY           a span was claimed as settled some time before its last trade was recorded
+SILENT          a running job has settled nothing for long, and does not say why
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
+from tests.simulation.exchange.live import Exchange
+from tests.simulation.exchange.trades import Executed, FinalCandle, candles_of
+from tests.simulation.live.storage import LogRecord, Storage
+from tests.simulation.loop import SECOND_NS, START_WALL_NS
+
+SETTLED_SECONDS = 100.0
+"""Longest time, without faults, from a trade to the record that settles it: the heartbeat of a quiet market is 60 s."""
+_EARLY_SECONDS = 5.0
+_CANDLE_TOLERANCE = 1e-8
+
+
+class Rule(StrEnum):
+    """Promises that can be broken."""
+
+    MISSED = "missed between two dispatches"
+    GIVEN_UP = "given up by its dispatch"
+    UNNUMBERED = "missed without numbers"
+    WRONG_VALUE = "wrong value"
+    WRONG_CANDLE = "wrong candle"
+    SPOILED = "right candle replaced by a wrong one"
+    STUCK = "stuck"
+    STUCK_BY_VALUE = "stuck behind a wrong value"
+    STUCK_BY_IDS = "stuck since ids begin again"
+    EARLY = "claimed before it was there"
+    SILENT = "settles nothing and does not say why"
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A broken promise, and how it shows."""
+
+    rule: Rule
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a job says of itself at a time of the run."""
+
+    time_ns: int
+    settled_ns: int
+    is_running: bool
+    error: str
+
+
+@dataclass
+class Evidence:
+    """All that the checks look at."""
+
+    ticker: str
+    symbol: str
+    periods: Sequence[int]
+    exchange: Exchange
+    storage: Storage
+    samples: Sequence[Sample]
+    is_numbered: bool
+
+    @cached_property
+    def truth(self) -> list[Executed]:
+        """The exchange's trades that it has shown to anyone."""
+        now_ns = self.exchange.now_ns
+        return [trade for trade in self.exchange.tapes[self.symbol].trades if trade.published_ns <= now_ns]
+
+    @cached_property
+    def trade_records(self) -> list[LogRecord]:
+        """The log's records of trades."""
+        return list(self.storage.of(self.ticker, 0))
+
+    @cached_property
+    def recorded(self) -> dict[tuple[str, int], LogRecord]:
+        """The first record of each trade, by id and time."""
+        found: dict[tuple[str, int], LogRecord] = {}
+        for record in self.trade_records:
+            for trade in record.trades:
+                found.setdefault((trade.trade_id, trade.time_ns), record)
+        return found
+
+    def record_of(self, trade: Executed) -> LogRecord | None:
+        """Return the first record with a trade."""
+        return self.recorded.get((trade.trade_id, trade.time_ns))
+
+    @property
+    def settled_ns(self) -> int:
+        """End of the last settled span of trades."""
+        return max((record.headers.span.end_ns for record in self.trade_records), default=0)
+
+    @cached_property
+    def _claims(self) -> tuple[list[int], list[tuple[int, LogRecord]]]:
+        """Starts of disjoint spans, in order, with their ends and the records that have first claimed them."""
+        starts, found = list[int](), list[tuple[int, LogRecord]]()
+        for record in self.trade_records:  # a later dispatch begins where an earlier one has ended, or before
+            start_ns = max(record.headers.span.start_ns, found[-1][0] if found else 0)
+            if start_ns < record.headers.span.end_ns:
+                starts.append(start_ns)
+                found.append((record.headers.span.end_ns, record))
+        return starts, found
+
+    def claim_of(self, trade: Executed) -> LogRecord | None:
+        """Return the record that has first claimed a trade's time as settled."""
+        starts, found = self._claims
+        place = bisect_right(starts, trade.time_ns) - 1
+        return found[place][1] if place >= 0 and trade.time_ns < found[place][0] else None
+
+
+def breaches(evidence: Evidence) -> list[Breach]:
+    """Return the broken promises of a run, the worst of each rule with the number of its like."""
+    found = [*_lost(evidence), *_values(evidence), *_candles(evidence), *_stuck(evidence), *_silent(evidence)]
+    by_rule: defaultdict[Rule, list[Breach]] = defaultdict(list)
+    for breach in found:
+        by_rule[breach.rule].append(breach)
+    return [
+        Breach(rule, each[0].text + (f" (and {len(each) - 1} more)" if len(each) > 1 else ""))
+        for rule, each in by_rule.items()
+    ]
+
+
+def seconds(time_ns: int) -> str:
+    """Return a time of the exchange's clock in seconds of the run, as the story has them."""
+    return f"{(time_ns - START_WALL_NS) / SECOND_NS:.3f}"
+
+
+def _lost(evidence: Evidence) -> Iterator[Breach]:
+    previous: LogRecord | None = None
+    following = _following(evidence)
+    for trade in evidence.truth:
+        record, claim = evidence.record_of(trade), evidence.claim_of(trade)
+        if record is not None:
+            previous = record
+            if claim is not None and record.time_ns > claim.time_ns + _EARLY_SECONDS * SECOND_NS:
+                late = (record.time_ns - claim.time_ns) / SECOND_NS
+                yield Breach(Rule.EARLY, f"{_name(trade)} was recorded {late:.1f} s after its time was settled")
+        elif claim is not None:
+            yield _loss(evidence, trade, claim, previous, following[trade.key])
+
+
+def _following(evidence: Evidence) -> dict[tuple[int, str], LogRecord | None]:
+    """Return for each trade the record of the next one that has one."""
+    found: dict[tuple[int, str], LogRecord | None] = {}
+    record: LogRecord | None = None
+    for trade in reversed(evidence.truth):
+        found[trade.key] = record
+        record = evidence.record_of(trade) or record
+    return found
+
+
+def _loss(
+    evidence: Evidence, trade: Executed, claim: LogRecord, before: LogRecord | None, after: LogRecord | None
+) -> Breach:
+    shown_ns = evidence.exchange.shown.get((evidence.symbol, trade.key))
+    shown = "never shown to an ingestor" if shown_ns is None else f"shown to an ingestor at {seconds(shown_ns)}"
+    text = (
+        f"{_name(trade)} is in no record, though {_short(claim)} has settled its time at "
+        f"{claim.time_ns / SECOND_NS:.3f}; it was {shown}"
+    )
+    if not evidence.is_numbered:
+        return Breach(Rule.UNNUMBERED, text)
+    dispatches = {each.headers.dispatch_id for each in (before, after) if each is not None}
+    return Breach(Rule.MISSED if len(dispatches) > 1 else Rule.GIVEN_UP, text)
+
+
+def _values(evidence: Evidence) -> Iterator[Breach]:
+    truth: defaultdict[str, list[Executed]] = defaultdict(list)
+    for trade in evidence.exchange.tapes[evidence.symbol].trades:
+        truth[trade.trade_id].append(trade)
+    for trade_id, rows in evidence.storage.tables.trades[evidence.ticker].items():
+        for row in rows:
+            same = [trade for trade in truth[trade_id] if trade.time_ns == row.time_ns]
+            if not same:
+                yield Breach(Rule.WRONG_VALUE, f"trade {trade_id} of {seconds(row.time_ns)} is not the exchange's")
+            elif (row.price, row.amount) != (same[0].price, same[0].amount):
+                text = f"{_name(same[0])} has price {row.price} in the table, and {same[0].price} at the exchange"
+                yield Breach(Rule.WRONG_VALUE, text)
+
+
+def _candles(evidence: Evidence) -> Iterator[Breach]:
+    for period in evidence.periods:
+        truth = candles_of(evidence.truth, period)
+        claims = evidence.storage.claims(evidence.ticker, period)
+        for claim in claims:
+            for open_ns in range(claim.start_ns, claim.end_ns, period * SECOND_NS):
+                row = evidence.storage.tables.candles.get((evidence.ticker, period, open_ns))
+                ours, theirs = row.candle if row else None, truth.get(open_ns)
+                if not _equal(ours, theirs):
+                    yield Breach(Rule.WRONG_CANDLE, f"{_candle_name(open_ns, period)} is {_values_of(ours, theirs)}")
+        yield from _spoiled(evidence, period, truth)
+
+
+def _spoiled(evidence: Evidence, period: int, truth: dict[int, FinalCandle]) -> Iterator[Breach]:
+    right: dict[int, LogRecord] = {}
+    for record in evidence.storage.of(evidence.ticker, period):
+        for candle in record.candles:
+            open_ns = candle.open_time_ns
+            if _equal(candle, truth.get(open_ns)):
+                right[open_ns] = record
+            elif (before := right.pop(open_ns, None)) is not None:
+                text = (
+                    f"{_candle_name(open_ns, period)} was right at {before.time_ns / SECOND_NS:.3f}; at "
+                    f"{record.time_ns / SECOND_NS:.3f} {_short(record)} has {_values_of(candle, truth.get(open_ns))}"
+                )
+                yield Breach(Rule.SPOILED, text)
+
+
+def _equal(ours: ohlcv_pb2.OHLCV | None, theirs: FinalCandle | None) -> bool:
+    if ours is None or theirs is None:
+        return ours is None and theirs is None
+    near = abs(ours.volume - theirs.volume) <= _CANDLE_TOLERANCE * theirs.volume
+    return near and (ours.open, ours.high, ours.low, ours.close) == theirs[1:5]
+
+
+def _stuck(evidence: Evidence) -> Iterator[Breach]:
+    now_ns = evidence.exchange.now_ns
+    behind = (now_ns - evidence.settled_ns) / SECOND_NS
+    if behind <= SETTLED_SECONDS:
+        return
+    recorded = [trade for trade in evidence.truth if evidence.record_of(trade) is not None]
+    waiting = sum(trade.time_ns >= evidence.settled_ns for trade in evidence.truth)
+    last = max(recorded, key=lambda trade: trade.time_ns, default=None)
+    text = f"settled until {seconds(evidence.settled_ns)}, {behind:.0f} s ago; {waiting} trades wait"
+    if last is None:
+        yield Breach(Rule.STUCK, text)
+    elif any(trade.era > last.era for trade in evidence.truth):
+        yield Breach(Rule.STUCK_BY_IDS, f"{text}; their numbers begin again after {_name(last)}")
+    elif last.first_price != last.price:
+        yield Breach(Rule.STUCK_BY_VALUE, f"{text}; the last one, {_name(last)}, was corrected by the exchange")
+    else:
+        yield Breach(Rule.STUCK, text)
+
+
+def _silent(evidence: Evidence) -> Iterator[Breach]:
+    since: Sample | None = None
+    is_told = False
+    for sample in evidence.samples:
+        if since is None or not sample.is_running or sample.settled_ns != since.settled_ns or sample.error:
+            since, is_told = sample, False
+        elif not is_told and (length := (sample.time_ns - since.time_ns) / SECOND_NS) > SETTLED_SECONDS:
+            is_told = True
+            until = f"settled until {seconds(since.settled_ns)}"
+            yield Breach(Rule.SILENT, f"at {sample.time_ns / SECOND_NS:.0f} it is RUNNING, {until} for {length:.0f} s")
+
+
+def _name(trade: Executed) -> str:
+    return f"trade {trade.trade_id} of {seconds(trade.time_ns)}"
+
+
+def _candle_name(open_ns: int, period: int) -> str:
+    return f"candle of {period} s at {seconds(open_ns)}"
+
+
+def _short(record: LogRecord) -> str:
+    return f"page {record.headers.page} of dispatch {record.headers.dispatch_id[:16]}"
+
+
+def _values_of(ours: ohlcv_pb2.OHLCV | None, theirs: FinalCandle | None) -> str:
+    one = "absent" if ours is None else f"volume {ours.volume:g}, close {ours.close:g}"
+    other = "absent" if theirs is None else f"volume {theirs.volume:g}, close {theirs.close:g}"
+    return f"{one}; the exchange's is {other}"
