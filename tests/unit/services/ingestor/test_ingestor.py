@@ -63,6 +63,21 @@ async def test_job_becomes_pages_reports_a_final_and_a_new_offer(sim: Sim, world
         assert (list(offer.exchanges), offer.job_type) == (["SIM"], pb.HISTORICAL)
 
 
+async def test_page_is_reported_after_kafka_has_acknowledged_it(world_of: StartWorld) -> None:
+    """The acknowledgement is held back, and nothing is reported meanwhile."""
+    async with world_of() as world:
+        world.gateway.gate.clear()
+        running = asyncio.ensure_future(run_job(world, dispatch("j1", minutes(0, 60))))
+        try:
+            await world.gateway.waiting.wait()
+            ended, _ = await asyncio.wait({running}, timeout=0.3)
+            assert not ended and not world.relay.early
+        finally:
+            world.gateway.gate.set()
+        assert (await running).success
+        check_dispatch(world, "j1", minutes(0, 60))
+
+
 async def test_job_of_one_call_is_one_page_since_each_page_may_cost_a_batch_of_spark(
     sim: Sim, world_of: StartWorld
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -59,6 +61,16 @@ def test_holes_that_count_as_absent(
     assert known.settled_end_ns(page(*absent)) == opens(settled)[0]
 
 
+def test_young_candle_is_closed_only_as_an_answer_with_a_later_one_has_it() -> None:
+    """One replica has the end of the last minute, and the page is from one that is behind: half of the candle."""
+    known = Newest(60, delay_seconds=120, is_marked=False, now_ns=END_NS + SECOND_NS)
+    whole = page()
+    half = replace(whole, candles=(*whole.candles[:-1], candle(opens(29)[0], close=1.0)))
+    known.note([*whole.candles, candle(opens(30)[0], close=1.0)])
+    assert known.settled_end_ns(whole) == opens(30)[0]
+    assert known.settled_end_ns(half) == opens(29)[0]
+
+
 class Late(Exchange):
     """Publishes each candle some seconds after its close, or answers as of some seconds ago."""
 
@@ -111,6 +123,31 @@ async def test_half_finished_candle_is_missing_and_never_stored(behind_s: float)
     """`fetch` checks the values; two answers that agree would not help, as they come from the same replica's past."""
     numbers, empty, missing = await fetch(Late(behind_s=behind_s, close_wait_seconds=10))
     assert (numbers, empty, missing) == (list(range(29)), [], [minutes(29, 1)])
+
+
+class TwoReplicas(Late):
+    """Answers in turn from a replica that is current and from one that is behind."""
+
+    def __init__(self, behind_s: float, *, first_is_behind: bool) -> None:
+        super().__init__(behind_s=behind_s, close_wait_seconds=10)
+        self.turns = cycle((self.behind_ns, 0) if first_is_behind else (0, self.behind_ns))
+
+    def answer_late(self, window: TimeRange, skip: Collection[int]) -> list[Candle]:
+        self.behind_ns = next(self.turns)
+        return super().answer_late(window, skip)
+
+
+@pytest.mark.parametrize("first_is_behind", [True, False])
+@pytest.mark.parametrize("behind_s", [3, 30, 50, 90])
+async def test_half_of_a_candle_from_a_replica_that_is_behind_is_never_stored(
+    behind_s: float, first_is_behind: bool
+) -> None:
+    """The two contradict each other for as long as one is behind, so the candle is missing."""
+    exchange, job = TwoReplicas(behind_s, first_is_behind=first_is_behind), minutes(0, 30)
+    pages, missing = await exchange.fetch(Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), job))
+    found = [c for page in pages for c in page.candles]
+    assert found == [candle(t) for t in opens(*range(len(found)))] and len(found) >= 28
+    assert [m.span for m in missing] == [minutes(len(found), 30 - len(found))]
 
 
 async def test_only_the_hole_of_the_newest_candles_is_missing() -> None:

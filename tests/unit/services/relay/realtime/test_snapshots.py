@@ -92,7 +92,7 @@ async def test_a_lost_dispatch_is_taken_again_and_only_the_last_one_counts(tmp_p
         await one.complete(first.job_id, success=False)
         await one.ready(ingest.ANY)
         second = await one.job()
-        await land(s, first.job_id, 9)  # fenced
+        await land(s, first.job_id, 9, refused="late")  # fenced
         assert (await s.record("t")).state == pb.REQUEST_STATE_RUNNING
         await land(s, second.job_id, 3)
         assert await s.ended("t") == (OK, 3)
