@@ -120,7 +120,7 @@ async def register(stub: Any, triggers: int, tickers: Sequence[str]) -> None:
             parameters={"fire": "level", "period": "1"},
         )
         async with gate:
-            answer = await stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=request))
+            answer = (await stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=request))).ack
         assert answer.status == ingest.CEPTriggerAck.REGISTERED, answer
 
     await asyncio.gather(*(one(number) for number in range(triggers)))

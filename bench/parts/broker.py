@@ -70,7 +70,7 @@ async def submit(relay: Any, requests: int) -> float:
 
     async def caller() -> None:
         for number in numbers:
-            answer = await relay.history.SubmitHistorical(request(number))
+            answer = (await relay.history.SubmitHistorical(request(number))).answer
             if answer.status != pb.SubmitResponse.QUEUED:
                 raise AssertionError(f"answered {answer}")
 

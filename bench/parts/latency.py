@@ -97,7 +97,8 @@ def one_answer(relay: Any, span: TimeRange) -> float:
         period_seconds=60,
     )
     started = time.perf_counter()
-    rows = [row for page in relay.history.StreamOhlc(request, timeout=_LONGEST_SECONDS) for row in page.data]
+    answers = relay.history.StreamOhlc(pb.StreamOhlcRequest(request=request), timeout=_LONGEST_SECONDS)
+    rows = [row for answer in answers for row in answer.page.data]
     seconds = time.perf_counter() - started
     if len(rows) != MAX_PAGE_CANDLES:
         raise AssertionError(f"{len(rows)} rows, not {MAX_PAGE_CANDLES}")

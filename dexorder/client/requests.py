@@ -142,7 +142,7 @@ class AsyncRequests:
             )
         else:
             answer = await self._call(self._stub.history.SubmitHistorical, message)
-        return await self._accepted(answer)
+        return await self._accepted(answer.answer)
 
     async def _accepted(self, answer: ingest_pb2.SubmitResponse) -> str:
         """Return the topic of an accepted request; RequestRefused has the reason of another answer."""
@@ -163,7 +163,7 @@ class AsyncRequests:
         request = pb.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
         try:
             async with asyncio.timeout(timeout):
-                await self._accepted(await self._call(self._stub.history.SnapshotTickers, request))
+                await self._accepted((await self._call(self._stub.history.SnapshotTickers, request)).answer)
                 return await self.wait(name)
         except TimeoutError:
             raise errors.WaitEnded(

@@ -103,9 +103,8 @@ class AsyncTriggers:
         """
         alert = _alert(user_id, priority, channels) if user_id else None
         trigger = Trigger(trigger_id, sql, _tickers(tickers), callback_id, dict(parameters or {}), client_id, alert)
-        answer = await self._connection.call(
-            self._connection.stub.trigger.RegisterTrigger, encode_registration(trigger)
-        )
+        stub = self._connection.stub.trigger
+        answer = (await self._connection.call(stub.RegisterTrigger, encode_registration(trigger))).ack
         if answer.status in (_ACK.REGISTERED, _ACK.ALREADY_REGISTERED):
             return bool(answer.status == _ACK.REGISTERED)
         status = _ACK.TriggerStatus.Name(answer.status)

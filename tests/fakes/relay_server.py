@@ -150,6 +150,9 @@ class _Servicer(RelayServicer, ServerInfoServiceServicer):
         return self.fake.info
 
     async def SubmitHistorical(self, request: Any, context: Any) -> Any:
+        return history_pb.SubmitHistoricalResponse(answer=await self._submit(request, context))
+
+    async def _submit(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         if self.fake.no_room:
             self.fake.no_room -= 1
@@ -168,7 +171,7 @@ class _Servicer(RelayServicer, ServerInfoServiceServicer):
 
     async def RefreshHistorical(self, request: Any, context: Any) -> Any:
         self.fake.asked.append(request)
-        return await self.SubmitHistorical(request.request, context)
+        return operator_pb.RefreshHistoricalResponse(answer=await self._submit(request.request, context))
 
     async def GetRequest(self, request: Any, context: Any) -> Any:
         await self._gate(context)
@@ -304,7 +307,7 @@ class _Servicer(RelayServicer, ServerInfoServiceServicer):
         submitted = ingest_pb2.SubmitHistoricalRequest(
             request_id=request.request_id, ticker=f"*.{request.exchange}", client_id=request.client_id or None
         )
-        return await self.SubmitHistorical(submitted, context)
+        return history_pb.SnapshotTickersResponse(answer=await self._submit(submitted, context))
 
     async def WatchMarketData(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._break(context)

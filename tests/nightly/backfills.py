@@ -120,7 +120,7 @@ def submit(suite: Suite, request: ingest_pb2.SubmitHistoricalRequest, seconds: f
     while True:
         try:
             with open_sync_channel(suite.relay) as channel:
-                answer = BlockingRelayStubs(channel).history.SubmitHistorical(request, timeout=10)
+                answer = BlockingRelayStubs(channel).history.SubmitHistorical(request, timeout=10).answer
             assert answer.status != ingest_pb2.SubmitResponse.INVALID, answer.error_message
             return
         except grpc.RpcError:

@@ -53,7 +53,7 @@ class RelayLives:
         request = historical(f"request-{next(self._numbers)}", "BTC/USDT", minutes(0, 60))
         request.client_id = CLIENT_ID
         with open_sync_channel(self.address) as channel:
-            answer = BlockingRelayStubs(channel).history.SubmitHistorical(request, timeout=CALL_SECONDS)
+            answer = BlockingRelayStubs(channel).history.SubmitHistorical(request, timeout=CALL_SECONDS).answer
         assert answer.status == ingest_pb2.SubmitResponse.QUEUED, answer
         return request.request_id
 

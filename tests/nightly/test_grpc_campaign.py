@@ -130,7 +130,9 @@ STREAMS: dict[str, tuple[str, Any]] = {
     ),
     RELAY + "HistoryService/StreamOhlc": (
         "relay",
-        ingest_pb2.OHLCRequest(request_id="f", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, **TIME),
+        history_pb.StreamOhlcRequest(
+            request=ingest_pb2.OHLCRequest(request_id="f", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, **TIME)
+        ),
     ),
 }
 PING = RELAY + "RowsService/GetCatalog"

@@ -92,7 +92,7 @@ class Campaign:
     async def _ask_again(self, stub: Any) -> None:
         """Submit requests without an answer again: each is new or was accepted, and is never refused."""
         for request_id, request in self.unanswered.items():
-            answer = await stub.history.SubmitHistorical(request, timeout=60)
+            answer = (await stub.history.SubmitHistorical(request, timeout=60)).answer
             assert answer.status in (SubmitResponse.QUEUED, SubmitResponse.DUPLICATE), answer
             self.acknowledged[request_id] = answer.notification_topic
         self.unanswered.clear()
@@ -107,7 +107,7 @@ class Campaign:
                 request_id = f"q-{number}"
                 self.unanswered[request_id] = request = historical(request_id, "BTC/USDT", minutes(number * 60, 60))
                 try:
-                    answer = await stub.history.SubmitHistorical(request, timeout=60)
+                    answer = (await stub.history.SubmitHistorical(request, timeout=60)).answer
                 except grpc.aio.AioRpcError as error:
                     assert error.code() is grpc.StatusCode.UNAVAILABLE, error
                     return

@@ -81,7 +81,7 @@ def submit_from_all(suite: Suite, symbol: str, *, first_minute: int, candles: in
     assert_equal(suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
     other = historical(request_id, symbol, minutes(first_minute, candles + 1))
     with open_sync_channel(suite.relay) as channel:
-        answer = BlockingRelayStubs(channel).history.SubmitHistorical(other, timeout=30)
+        answer = BlockingRelayStubs(channel).history.SubmitHistorical(other, timeout=30).answer
     assert answer.status == ingest_pb2.SubmitResponse.INVALID, answer
     assert request_id in answer.error_message
     return Seen(statuses["QUEUED"], statuses["DUPLICATE"], lost, record.progress.jobs, pages, calls)
@@ -96,7 +96,7 @@ def submit_again_and_again(relay: str, message: bytes, times: int) -> tuple[Answ
             stub = BlockingRelayStubs(channel)
             try:
                 while answers.total() < times:
-                    answer = stub.history.SubmitHistorical(request, timeout=10)
+                    answer = stub.history.SubmitHistorical(request, timeout=10).answer
                     name = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
                     answers[name, answer.notification_topic] += 1
             except grpc.RpcError:

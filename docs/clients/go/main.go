@@ -62,15 +62,16 @@ func history(ctx context.Context, client relayv1.HistoryServiceClient, ticker, p
 	periodSeconds, err := strconv.ParseUint(period, 10, 32)
 	check(err)
 	// The id is ours, so gRPC may repeat the call after a lost connection.
-	submitted, err := client.SubmitHistorical(ctx, &ingestv1.SubmitHistoricalRequest{
+	response, err := client.SubmitHistorical(ctx, &ingestv1.SubmitHistoricalRequest{
 		RequestId: fmt.Sprintf("go-%d", time.Now().UnixNano()), Ticker: ticker, PeriodSeconds: uint32(periodSeconds),
 		StartTime: nanoseconds(start), EndTime: nanoseconds(end),
 	})
 	check(err)
+	submitted := response.GetAnswer()
 	if submitted.GetErrorMessage() != "" {
-		log.Fatalf("%s: %s", submitted.Status, submitted.GetErrorMessage())
+		log.Fatalf("%s: %s", submitted.GetStatus(), submitted.GetErrorMessage())
 	}
-	notification, err := newSubscription(client, submitted.NotificationTopic).next(ctx)
+	notification, err := newSubscription(client, submitted.GetNotificationTopic()).next(ctx)
 	check(err)
 	ended := notification.Ready
 	fmt.Printf("%s: %d rows in %s.%s %s\n",

@@ -11,10 +11,10 @@ import loader from "@grpc/proto-loader";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
-import type { SubmitResponse__Output } from "./gen/dexorder/ingest/v1/SubmitResponse.js";
 import type { GetRequestResponse__Output } from "./gen/dexorder/relay/v1/GetRequestResponse.js";
 import type { HistoryServiceClient } from "./gen/dexorder/relay/v1/HistoryService.js";
 import type { Notification__Output } from "./gen/dexorder/relay/v1/Notification.js";
+import type { SubmitHistoricalResponse__Output } from "./gen/dexorder/relay/v1/SubmitHistoricalResponse.js";
 import type { WatchNotificationsRequest } from "./gen/dexorder/relay/v1/WatchNotificationsRequest.js";
 import type { WatchNotificationsResponse__Output } from "./gen/dexorder/relay/v1/WatchNotificationsResponse.js";
 import type { ProtoGrpcType } from "./gen/history_service.js";
@@ -36,7 +36,8 @@ async function history(client: HistoryServiceClient, ticker: string, period: str
     request_id: `ts-${process.hrtime.bigint()}`, ticker, period_seconds: Number(period),
     start_time: nanoseconds(start), end_time: nanoseconds(end),
   };
-  const submitted = await repeated<SubmitResponse__Output>((done) => client.SubmitHistorical(request, done));
+  const response = await repeated<SubmitHistoricalResponse__Output>((done) => client.SubmitHistorical(request, done));
+  const submitted = response.answer!;
   if (submitted.error_message) {
     throw new Error(`${submitted.status}: ${submitted.error_message}`);
   }

@@ -61,7 +61,8 @@ async fn history(client: Client, ticker: &str, period: &str, start: &str, end: &
         end_time: nanoseconds(end)?,
         ..Default::default()
     };
-    let submitted = repeated(async || client.clone().submit_historical(request.clone()).await).await?.into_inner();
+    let response = repeated(async || client.clone().submit_historical(request.clone()).await).await?.into_inner();
+    let submitted = response.answer.ok_or("the response is empty")?;
     if let Some(message) = submitted.error_message.as_ref().filter(|message| !message.is_empty()) {
         return Err(format!("{}: {message}", submitted.status().as_str_name()).into());
     }

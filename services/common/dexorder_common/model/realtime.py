@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 
@@ -170,12 +170,11 @@ class RealtimeReport:
     """A span of one series of a dispatch that Kafka has acknowledged.
 
     Attributes:
-        period_seconds: 0 for trades.
         count: Trades or candles.
     """
 
     dispatch_id: str
-    period_seconds: int
+    series: Series
     span: TimeRange
     count: int = 0
     last_trade_id: str = ""

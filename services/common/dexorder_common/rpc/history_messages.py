@@ -124,8 +124,8 @@ def encode_delay(delay: Delay | None) -> history_pb.Delay | None:
     return history_pb.Delay(
         reason=delay.reason,
         retries=delay.retries,
-        next_attempt_ns=delay.next_attempt_ns,
-        banned_until_ns=delay.banned_until_ns,
+        next_attempt_ns=delay.next_attempt_ns or None,
+        banned_until_ns=delay.banned_until_ns or None,
     )
 
 

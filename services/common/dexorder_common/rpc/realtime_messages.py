@@ -113,17 +113,17 @@ def encode_job(job: RealtimeJobRecord) -> realtime_pb2.RealtimeJob:
         params=encode_params(job.params),
         state=encode_state(job.state),
         ingestor=job.ingestor,
-        dispatched_ns=job.dispatched_ns,
+        dispatched_ns=job.dispatched_ns or None,
         restarts=job.restarts,
         last_error=job.error,
-        next_attempt_ns=job.next_attempt_ns,
+        next_attempt_ns=job.next_attempt_ns or None,
         series=[
             realtime_pb2.RealtimeSeries(
                 series=encode_realtime_series(job.ticker, each.period_seconds),
-                settled_until_ns=each.settled_ns,
+                settled_until_ns=each.settled_ns or None,
                 count=each.count,
-                reported_ns=each.reported_ns,
-                lag_ns=each.lag_ns,
+                reported_ns=each.reported_ns or None,
+                lag_ns=each.lag_ns if each.reported_ns else None,
             )
             for each in job.series
         ],
@@ -170,7 +170,7 @@ def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeRepor
         raise InvalidRequest(f"series.dataset {series.dataset} is not one of realtime")
     return RealtimeReport(
         message.job_id,
-        series.period_seconds,
+        series,
         check_span(message.start_ns, message.end_ns, series.period_seconds)
         if series.dataset.has_periods
         else TimeRange(message.start_ns, message.end_ns),

@@ -107,7 +107,7 @@ def encode_registered(each: RegisteredTrigger) -> triggers_pb2.RegisteredTrigger
         state=each.state,  # type: ignore[arg-type]  # the same numbers
         reason=each.reason,
         firings=each.firings,
-        last_fired_ns=each.last_fired_ns,
+        last_fired_ns=each.last_fired_ns or None,
     )
 
 

@@ -77,7 +77,7 @@ def record_answer(record: EventRecord) -> pb.EventRecord:
     return pb.EventRecord(
         container=record.key.container,
         event=given.UserEvent.FromString(record.body),
-        accepted_ms=_ms(record.accepted_ns),
+        accepted_ms=record.accepted_ns // _NS_PER_MS,
         status=record.status.value,  # type: ignore[arg-type]  # the same numbers
         delivered_via=record.via,  # type: ignore[arg-type]
         error_message=record.error,
@@ -91,15 +91,15 @@ def _attempt(row: AttemptRow) -> pb.Attempt:
     return pb.Attempt(
         number=row.number,
         channel=row.channel,  # type: ignore[arg-type]
-        started_ms=_ms(row.started_ns),
+        started_ms=row.started_ns // _NS_PER_MS,
         ended_ms=_ms(row.ended_ns),
         outcome=row.outcome,
         retry_ms=_ms(row.retry_at_ns),
     )
 
 
-def _ms(ns: int | None) -> int:
-    return (ns or 0) // _NS_PER_MS
+def _ms(ns: int | None) -> int | None:
+    return ns // _NS_PER_MS if ns else None
 
 
 def contacts_answer(contacts: Contacts) -> pb.Contacts:

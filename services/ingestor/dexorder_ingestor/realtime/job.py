@@ -92,7 +92,7 @@ class LiveJob:
 
     def __init__(self, dispatch: RealtimeDispatch, resume: Resume, services: Services, trace: str) -> None:
         venue, params, symbol = services.venue, dispatch.params, dispatch.instrument.symbol
-        self._job_id = dispatch.dispatch_id
+        self._job_id, self._ticker = dispatch.dispatch_id, dispatch.ticker
         self._services = services
         self._series = series = LiveSeries(
             venue.trade_series,
@@ -132,7 +132,7 @@ class LiveJob:
     def take_live(self) -> relay_pb.JobMarketData | None:
         """See `LiveSource.take_live`."""
         found = self._series.take_live()
-        return encode_live(self._job_id, *found) if found else None
+        return encode_live(self._job_id, self._ticker, *found) if found else None
 
     def _changed(self) -> None:
         """Wake the tasks that have something to do before they wake up by themselves."""

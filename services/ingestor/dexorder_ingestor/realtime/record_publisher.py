@@ -104,5 +104,6 @@ class RecordPublisher:
         self.on_closed(closed)
 
     def _report(self, period_seconds: int, span: TimeRange, count: int, last_trade_id: str = "") -> None:
-        lag_ns = self._clock.wall_ns() - span.end_ns
-        self.services.reports.add(self, SeriesReport(self.job_id, period_seconds, span, count, last_trade_id, lag_ns))
+        ticker, lag_ns = self.headers.dispatch.ticker, self._clock.wall_ns() - span.end_ns
+        report = SeriesReport(self.job_id, ticker, period_seconds, span, count, last_trade_id, lag_ns)
+        self.services.reports.add(self, report)

@@ -42,11 +42,13 @@ def trades_value(trades: Iterable[Trade]) -> bytes:
     return found.SerializeToString(deterministic=True)
 
 
-def encode_live(job_id: str, news: LiveNews, running: Iterable[tuple[int, Candle]]) -> relay_pb.JobMarketData:
+def encode_live(
+    job_id: str, ticker: str, news: LiveNews, running: Iterable[tuple[int, Candle]]
+) -> relay_pb.JobMarketData:
     """Return the live data of a job, with the candles that run."""
     missed = [
         realtime_pb2.Missed(
-            series=encode_realtime_series("", each.period_seconds),
+            series=encode_realtime_series(ticker, each.period_seconds),
             count=each.count,
             start_ns=each.start_ns,
             end_ns=each.end_ns,

@@ -41,6 +41,7 @@ class SeriesReport:
     """
 
     job_id: str
+    ticker: str
     period_seconds: int
     span: TimeRange
     count: int
@@ -195,7 +196,7 @@ async def resume(
 def _encode(progress: SeriesReport) -> pb.RealtimeReport:
     return pb.RealtimeReport(
         job_id=progress.job_id,
-        series=encode_realtime_series("", progress.period_seconds),
+        series=encode_realtime_series(progress.ticker, progress.period_seconds),
         start_ns=progress.span.start_ns,
         end_ns=progress.span.end_ns,
         count=progress.count,

@@ -7,7 +7,6 @@ from secrets import token_hex
 
 import structlog
 
-from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.realtime import (
@@ -162,25 +161,24 @@ class RealtimeJobs:
         context, changes, fenced = self._context, Changes(), dict[str, None]()
         now_ns, wall_ns = context.clock.monotonic_ns(), context.clock.wall_ns()
         for each in reports:
-            job = self.registry.current_job(each.dispatch_id)
-            if job is None:
+            job, period = self.registry.current_job(each.dispatch_id), each.series.period_seconds
+            if job is None or job.ticker != each.series.ticker:
                 fenced[each.dispatch_id] = None
                 continue
             self.registry.leases.renew(each.dispatch_id, now_ns=now_ns)
             rules.settle(
                 self.registry,
                 job,
-                each.period_seconds,
+                period,
                 each.span,
                 changes,
                 current=True,
                 last_trade_id=each.last_trade_id,
             )
-            if (position := job.positions.get(each.period_seconds)) is not None:
+            if (position := job.positions.get(period)) is not None:
                 position.count += each.count
                 position.reported_ns, position.lag_ns = wall_ns, each.lag_ns
-            dataset = realtime_dataset(each.period_seconds)
-            context.metrics.realtime_settled.labels(job.exchange, dataset.name).inc(each.count)
+            context.metrics.realtime_settled.labels(job.exchange, each.series.dataset.name).inc(each.count)
         if changes:
             await context.store.commit(changes)
         return list(fenced)

@@ -18,7 +18,6 @@ from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
-from dexorder_protos.dexorder.relay.v1.history_service_pb2 import SnapshotTickersRequest
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.reading.fetch_ohlc import Submit
@@ -33,22 +32,29 @@ class RequestRpcs:
 
     engine: RelayEngine
 
-    async def SubmitHistorical(self, request: ingest.SubmitHistoricalRequest, _: object) -> ingest.SubmitResponse:
+    async def SubmitHistorical(
+        self, request: ingest.SubmitHistoricalRequest, _: object
+    ) -> history_pb.SubmitHistoricalResponse:
         """Accept a request; an invalid field is status INVALID in the answer, not a gRPC error."""
         submit = self.engine.submitter.submit
-        return await self._submit(request.request_id, lambda: messages.decode_request(request), submit)
+        answer = await self._submit(request.request_id, lambda: messages.decode_request(request), submit)
+        return history_pb.SubmitHistoricalResponse(answer=answer)
 
     async def RefreshHistorical(
         self, request: operator_pb.RefreshHistoricalRequest, _: object
-    ) -> ingest.SubmitResponse:
+    ) -> operator_pb.RefreshHistoricalResponse:
         """Accept a request that fetches its whole range again."""
         given, submit = request.request, self.engine.submitter.submit
-        return await self._submit(given.request_id, lambda: messages.decode_request(given, refresh=True), submit)
+        answer = await self._submit(given.request_id, lambda: messages.decode_request(given, refresh=True), submit)
+        return operator_pb.RefreshHistoricalResponse(answer=answer)
 
-    async def SnapshotTickers(self, request: SnapshotTickersRequest, _: object) -> ingest.SubmitResponse:
+    async def SnapshotTickers(
+        self, request: history_pb.SnapshotTickersRequest, _: object
+    ) -> history_pb.SnapshotTickersResponse:
         """Accept a request for a snapshot of all tickers of an exchange."""
         submit = self.engine.submitter.submit_for_exchange
-        return await self._submit(request.request_id, lambda: messages.decode_snapshot_request(request), submit)
+        answer = await self._submit(request.request_id, lambda: messages.decode_snapshot_request(request), submit)
+        return history_pb.SnapshotTickersResponse(answer=answer)
 
     async def _submit(
         self, request_id: str, decode: Callable[[], HistoryRequest], submit: Submit
@@ -67,14 +73,16 @@ class RequestRpcs:
         self.engine.context.metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
         return answer
 
-    async def StreamOhlc(self, request: ingest.OHLCRequest, _: object) -> AsyncIterator[ingest.Response]:
+    async def StreamOhlc(
+        self, request: history_pb.StreamOhlcRequest, _: object
+    ) -> AsyncIterator[history_pb.StreamOhlcResponse]:
         """Submit a request in its older form and stream the rows once it has ended."""
         caller = current_caller()
-        submitted = access.signed(caller, messages.decode_request(request))
+        submitted = access.signed(caller, messages.decode_request(request.request))
         with self.engine.context.quotas.stream(caller):
             async with aclosing(self.engine.answers.pages(submitted, caller)) as pages:
                 async for page in pages:
-                    yield page
+                    yield history_pb.StreamOhlcResponse(page=page)
 
     async def GetRequest(self, request: history_pb.GetRequestRequest, _: object) -> history_pb.GetRequestResponse:
         """Return one record."""

@@ -38,7 +38,7 @@ class TriggerRpcs:
 
     engine: RelayEngine
 
-    async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, _: object) -> ingest.CEPTriggerAck:
+    async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, _: object) -> pb.RegisterTriggerResponse:
         """Register a trigger; an invalid field is a status in the answer, not a gRPC error."""
         caller = current_caller()
         answer = ingest.CEPTriggerAck(trigger_id=request.trigger.trigger_id)
@@ -55,7 +55,7 @@ class TriggerRpcs:
             answer.status = ingest.CEPTriggerAck.REGISTERED if new else ingest.CEPTriggerAck.ALREADY_REGISTERED
         status = ingest.CEPTriggerAck.TriggerStatus.Name(answer.status)
         self.engine.context.metrics.trigger_registrations.labels(status).inc()
-        return answer
+        return pb.RegisterTriggerResponse(ack=answer)
 
     async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, _: object) -> pb.DeleteTriggerResponse:
         """Delete a trigger."""

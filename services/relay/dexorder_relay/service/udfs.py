@@ -63,7 +63,7 @@ class UdfRpcs:
         caller = current_caller()
         listed = self.engine.udfs.listed()
         found, token = page_by_name(listed, lambda each: each.status.name, request.page_size, request.page_token)
-        answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns, next_page_token=token)
+        answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns or None, next_page_token=token)
         for each in found:
             known = each.definition
             udf = pb.Udf(name=each.status.name) if known is None else messages.encode_definition(known)

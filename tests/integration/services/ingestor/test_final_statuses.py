@@ -126,9 +126,11 @@ async def test_impossible_requests_are_refused_with_field_and_value_and_no_query
     async with whole(tmp_path, sim=settings(tmp_path)) as w:
         for fields, text in REFUSED:
             values = {"start_time": at(0), "end_time": at(10), "period_seconds": 60, **fields}
-            answer = await w.suite.relay.history.SubmitHistorical(
-                pb.SubmitHistoricalRequest(request_id="r", ticker=LIVE, **values)  # type: ignore[arg-type]
-            )
+            answer = (
+                await w.suite.relay.history.SubmitHistorical(
+                    pb.SubmitHistoricalRequest(request_id="r", ticker=LIVE, **values)  # type: ignore[arg-type]
+                )
+            ).answer
             assert answer.status == pb.SubmitResponse.INVALID, fields
             assert text in answer.error_message, fields
         assert "/api/v3/klines" not in (await w.sim.stats())["requests"]

@@ -53,7 +53,7 @@ def grpc_stub_cls() -> type[RelayStubs]:
 
 
 def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
-    answer = grpc_stub.history.SubmitHistorical(request("r", 0, 10, client_id="me"))
+    answer = grpc_stub.history.SubmitHistorical(request("r", 0, 10, client_id="me")).answer
     assert (answer.request_id, answer.status, answer.notification_topic) == (
         "r",
         ingest.SubmitResponse.QUEUED,

@@ -79,7 +79,7 @@ class Markets:
 async def registered(s: Suite, trigger_id: str, sql: str = SQL, **outer: Any) -> None:
     parameters = {"fire": "level"} if sql == SQL else {}
     trigger = ingest.CEPTriggerRequest(trigger_id=trigger_id, sql_pattern=sql, tickers=[TICKER], parameters=parameters)
-    answer = await s.relay.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    answer = (await s.relay.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))).ack
     assert answer.status == ingest.CEPTriggerAck.REGISTERED, answer
 
 

@@ -134,7 +134,7 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
     async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, context: Any) -> ipb.ReportRealtimeResponse:
         for report in request.reports:
             written = [r.control for r in self.gateway.of(report.job_id)]
-            series = [c for c in written if encode_realtime_series("", c.period_seconds) == report.series]
+            series = [c for c in written if encode_realtime_series(c.ticker, c.period_seconds) == report.series]
             assert report.start_ns in {c.span.start_ns for c in series}, "only what Kafka has is reported"
             assert report.end_ns in {c.span.end_ns for c in series}, "only what Kafka has is reported"
         self.progress += request.reports

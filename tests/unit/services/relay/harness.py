@@ -424,9 +424,9 @@ class Suite:
         return made
 
     async def submit(self, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
-        answer: ingest.SubmitResponse = await self.relay.history.SubmitHistorical(
-            request(request_id, start, end, **fields)
-        )
+        answer: ingest.SubmitResponse = (
+            await self.relay.history.SubmitHistorical(request(request_id, start, end, **fields))
+        ).answer
         return answer
 
     async def queued(self, request_id: str, start: int, end: int, **fields: Any) -> str:

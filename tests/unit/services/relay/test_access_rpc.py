@@ -214,7 +214,7 @@ async def ids(relay: Any, client_id: str = "") -> list[str]:
 async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
     async with guarded(tmp_path) as s:
         desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
-        submitted = await desk.history.SubmitHistorical(request("ours", 0, 10))
+        submitted = (await desk.history.SubmitHistorical(request("ours", 0, 10))).answer
         assert submitted.status == ingest.SubmitResponse.QUEUED
         assert submitted.notification_topic == "RESPONSE:desk"  # filled in
 
@@ -227,25 +227,24 @@ async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
         assert await ids(other) == []
         assert await ids(desk) == await ids(desk, "desk") == await ids(boss) == await ids(boss, "desk") == ["ours"]
 
-        taken = await other.history.SubmitHistorical(request("ours", 0, 10))
+        taken = (await other.history.SubmitHistorical(request("ours", 0, 10))).answer
         assert (taken.status, taken.notification_topic) == (ingest.SubmitResponse.INVALID, "")
         assert "was used for another request" in taken.error_message
         older = ingest.OHLCRequest(
             request_id="ours", ticker=TICKER, start_time=at(0), end_time=at(10), period_seconds=60
         )
-        page = await other.history.StreamOhlc(older).read()
+        page = (await other.history.StreamOhlc(rpb.StreamOhlcRequest(request=older)).read()).page
         assert (page.status, page.error_message) == (ingest.Response.ERROR, taken.error_message)
-        disguised = await other.history.SubmitHistorical(request("new", 0, 10, client_id="desk"))
+        disguised = (await other.history.SubmitHistorical(request("new", 0, 10, client_id="desk"))).answer
         assert disguised.status == ingest.SubmitResponse.INVALID
         assert "client_id 'desk' is not the caller's, 'other'" in disguised.error_message
 
-        again = await desk.history.SubmitHistorical(request("ours", 0, 10, client_id="desk"))
+        again = (await desk.history.SubmitHistorical(request("ours", 0, 10, client_id="desk"))).answer
         assert again.status == ingest.SubmitResponse.DUPLICATE
         ended = (await boss.history.CancelRequest(rpb.CancelRequestRequest(request_id="ours"))).record
         assert (ended.state, ended.request.client_id) == (rpb.REQUEST_STATE_FINISHED, "desk")
-        page = await desk.history.StreamOhlc(
-            older
-        ).read()  # the older form names no client; it is the caller's all the same
+        # the older form names no client; it is the caller's all the same
+        page = (await desk.history.StreamOhlc(rpb.StreamOhlcRequest(request=older)).read()).page
         assert (page.status, page.error_message) == (ingest.Response.ERROR, "cancelled")
         for who in (desk, boss):
             for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
@@ -320,7 +319,9 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
         assert code is CODE.RESOURCE_EXHAUSTED
         assert text.startswith("unfinished_requests would be 3, 2 are allowed for client_id 'desk'; submit it")
         assert await ids(boss) == ["2", "1"]
-        assert (await desk.history.SubmitHistorical(request("1", 0, 60))).status == ingest.SubmitResponse.DUPLICATE
+        assert (
+            await desk.history.SubmitHistorical(request("1", 0, 60))
+        ).answer.status == ingest.SubmitResponse.DUPLICATE
 
         await other.history.SubmitHistorical(request("o", 0, 1))
         with pytest.raises(grpc.aio.AioRpcError, match="submissions_per_minute") as caught:
@@ -342,7 +343,7 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
         desk = await s.stub("desk")
         assert (await code_of(desk.history.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
         await desk.history.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
-        assert (await desk.history.SubmitHistorical(request("3", 0, 60))).status == ingest.SubmitResponse.QUEUED
+        assert (await desk.history.SubmitHistorical(request("3", 0, 60))).answer.status == ingest.SubmitResponse.QUEUED
 
 
 async def test_sparks_reporter_carries_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,7 @@ async def test_bad_submissions_name_field_and_value_and_store_nothing(tmp_path: 
             message.MergeFrom(ingest.SubmitHistoricalRequest(**fields))
             for name, value in fields.items():
                 setattr(message, name, value)
-            answer = await s.relay.history.SubmitHistorical(message)
+            answer = (await s.relay.history.SubmitHistorical(message)).answer
             assert (answer.status, answer.notification_topic) == (ingest.SubmitResponse.INVALID, ""), fields
             assert text in answer.error_message, fields
         listed = await s.relay.history.ListRequests(history_pb.ListRequestsRequest())

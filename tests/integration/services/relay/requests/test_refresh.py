@@ -35,7 +35,7 @@ QUEUED, DUPLICATE, INVALID = (ingest.SubmitResponse.SubmitStatus.Value(n) for n 
 
 async def refresh(s: Any, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
     message = operator_pb.RefreshHistoricalRequest(request=request(request_id, start, end, **fields))
-    answer: ingest.SubmitResponse = await s.operator.RefreshHistorical(message, timeout=30)
+    answer: ingest.SubmitResponse = (await s.operator.RefreshHistorical(message, timeout=30)).answer
     return answer
 
 
@@ -120,7 +120,7 @@ async def test_bad_fields_are_named_and_nothing_is_taken_back(tmp_path: Path) ->
             message = operator_pb.RefreshHistoricalRequest(request=request("bad", 0, 10))
             for name, value in fields.items():
                 setattr(message.request, name, value)
-            answer = await s.relay.operator.RefreshHistorical(message)
+            answer = (await s.relay.operator.RefreshHistorical(message)).answer
             assert (answer.status, answer.notification_topic) == (INVALID, ""), fields
             assert text in answer.error_message, fields
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "request is missing"):

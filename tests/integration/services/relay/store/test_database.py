@@ -159,7 +159,7 @@ def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
         (ingest.SubmitResponse.DUPLICATE, signal.SIGTERM, 0),
     ):
         with relay_process(tmp_path, port) as (process, stub):
-            answer = stub.history.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
+            answer = stub.history.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True).answer
             assert answer.status == expected
             process.send_signal(end)
             assert process.wait(timeout=60) == status

@@ -45,11 +45,11 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
         statuses = Counter(
             stub.history.SubmitHistorical(
                 request(request_id, n * 10, n * 10 + 10), timeout=60, wait_for_ready=True
-            ).status
+            ).answer.status
             for n, request_id in enumerate(acknowledged)
         )
         assert statuses == {ingest.SubmitResponse.DUPLICATE: len(acknowledged)}
-        new = stub.history.SubmitHistorical(request("new", 0, 10), timeout=60)
+        new = stub.history.SubmitHistorical(request("new", 0, 10), timeout=60).answer
         assert new.status == ingest.SubmitResponse.QUEUED
         records = stub.history.ListRequests(rpb.ListRequestsRequest(page_size=1_000)).records
         # the one that failed is there or not; it was never answered
@@ -60,7 +60,7 @@ def _submit_until_refused(stub: Any, acknowledged: list[str]) -> Any:
     for n in range(5_000):
         message = request(f"r{n}", n * 10, n * 10 + 10)
         try:
-            answer = stub.history.SubmitHistorical(message, timeout=60, wait_for_ready=not acknowledged)
+            answer = stub.history.SubmitHistorical(message, timeout=60, wait_for_ready=not acknowledged).answer
         except grpc.RpcError as error:
             return error
         assert answer.status == ingest.SubmitResponse.QUEUED

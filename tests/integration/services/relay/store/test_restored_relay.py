@@ -90,7 +90,7 @@ async def register(s: Suite, trigger_id: str) -> None:
     trigger = ingest.CEPTriggerRequest(
         trigger_id=trigger_id, sql_pattern="SELECT * FROM ohlc WHERE `close` > 5", tickers=[TICKER]
     )
-    answer = await s.relay.trigger.RegisterTrigger(tpb.RegisterTriggerRequest(trigger=trigger))
+    answer = (await s.relay.trigger.RegisterTrigger(tpb.RegisterTriggerRequest(trigger=trigger))).ack
     assert answer.status == ingest.CEPTriggerAck.REGISTERED
 
 

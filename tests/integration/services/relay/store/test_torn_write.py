@@ -34,7 +34,9 @@ def torn(wal: Path, how: str) -> None:
 
 def submit(stub: Any, numbers: range) -> set[Any]:
     return {
-        stub.history.SubmitHistorical(request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
+        stub.history.SubmitHistorical(
+            request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True
+        ).answer.status
         for n in numbers
     }
 

@@ -19,6 +19,8 @@ from dexorder_ingestor.realtime.relay_client import LivePush
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as pb
 from tests.series_messages import series
 
+TICKER = "BTC/USDT.SIM"
+
 
 def trade(number: int) -> Trade:
     return Trade(number * 10, number, str(number), 1.5, 2.5, "buy", 1, number * 10 + 1)
@@ -39,7 +41,7 @@ def test_everything_is_taken_once_with_the_candles_that_run() -> None:
     buffer.add_closed([closed(0)])
     news = buffer.take()
     assert news is not None and not news.missed
-    data = encode_live("j1", news, [(60, candle(60))])
+    data = encode_live("j1", TICKER, news, [(60, candle(60))])
     assert [each.trade_id for each in data.trades] == ["1", "2"]
     assert [(each.ohlcv.open_time_ns, each.closed, each.received_ns) for each in data.candles] == [
         (0, True, 0),
@@ -55,12 +57,12 @@ def test_a_stream_that_takes_nothing_is_told_what_it_missed() -> None:
     buffer.add_closed([closed(*range(0, 600, 60))])  # ten at once, as after a long refill
     news = buffer.take()
     assert news is not None
-    data = encode_live("j1", news, [])
+    data = encode_live("j1", TICKER, news, [])
     assert [each.trade_id for each in data.trades] == ["8", "9", "10"]
     assert [each.ohlcv.open_time_ns for each in data.candles] == [420, 480, 540]
     assert [(m.series, m.count, m.start_ns, m.end_ns) for m in data.missed] == [
-        (series(period_seconds=0), 7, 10, 70),
-        (series(period_seconds=60), 7, 0, 360),
+        (series(TICKER), 7, 10, 70),
+        (series(TICKER, 60), 7, 0, 360),
     ]
     buffer.add_trades([trade(11)], received_ns=0)
     again = buffer.take()
@@ -84,7 +86,7 @@ class Source:
 
     def take_live(self) -> pb.JobMarketData | None:
         news = self._buffer.take()
-        return encode_live(self.name, news, []) if news else None
+        return encode_live(self.name, TICKER, news, []) if news else None
 
 
 @pytest.mark.parametrize(("trades", "messages"), [(1, [600]), (1_000, [2, 2, 2])])

@@ -106,7 +106,7 @@ async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole
 async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
     async with live_chain(tmp_path) as c, c.ingestor(name="one"):
         request = history_pb.SnapshotTickersRequest(request_id="t1", exchange="SIM")
-        answer = await c.suite.relay.history.SnapshotTickers(request)
+        answer = (await c.suite.relay.history.SnapshotTickers(request)).answer
         assert answer.status == ingest.SubmitResponse.QUEUED
         await until(lambda: bool(c.records(Kind.FINAL)))
         (page,), (final,) = c.records(Kind.TICKERS), c.records(Kind.FINAL)

@@ -22,14 +22,14 @@ from tests.unit.services.relay.harness import EARLIER, TICKER, VALUES, Suite, at
 OK, NOT_FOUND, ERROR = ingest.Response.OK, ingest.Response.NOT_FOUND, ingest.Response.ERROR
 
 
-def older(request_id: str, start: int, end: int, **fields: Any) -> ingest.OHLCRequest:
+def older(request_id: str, start: int, end: int, **fields: Any) -> rpb.StreamOhlcRequest:
     values = {"ticker": TICKER, "start_time": at(start), "end_time": at(end), "period_seconds": 60, **fields}
-    return ingest.OHLCRequest(request_id=request_id, **values)
+    return rpb.StreamOhlcRequest(request=ingest.OHLCRequest(request_id=request_id, **values))
 
 
 async def fetch(s: Suite, request_id: str, start: int, end: int, **fields: Any) -> list[ingest.Response]:
     call = s.relay.history.StreamOhlc(older(request_id, start, end, **fields), timeout=60)
-    pages = [answer async for answer in call]
+    pages = [answer.page async for answer in call]
     assert [answer.is_final for answer in pages] == [False] * (len(pages) - 1) + [True]
     assert {answer.request_id for answer in pages} == {request_id}
     return pages
@@ -56,7 +56,7 @@ async def test_missing_candles_are_fetched_first_and_all_come_in_time_order(tmp_
         ingestor = await s.offering(2)
         call = s.relay.history.StreamOhlc(older("r", 0, 40), timeout=60)
         await ingestor.work(s.pipeline, dispatches=2, holes=[3, 35])
-        pages = [answer async for answer in call]
+        pages = [answer.page async for answer in call]
         assert candles(pages) == [expected(m) for m in range(40) if m not in (3, 35)]
         assert [(p.status, p.total_records, p.is_final) for p in pages] == [(OK, 38, True)]
         assert await fetch(s, "r", 0, 40) == pages  # the same request again: read again, nothing dispatched

@@ -95,8 +95,8 @@ async def test_clients_are_told_what_the_ingestor_did_not_send(tmp_path: Path) -
         for call in (trades, candles):
             await call.read()
         missed = [
-            pb.Missed(series=series(period_seconds=0), count=3, start_ns=1, end_ns=5),
-            pb.Missed(series=series(period_seconds=60), count=2, start_ns=0, end_ns=60),
+            pb.Missed(series=series(TICKER, 0), count=3, start_ns=1, end_ns=5),
+            pb.Missed(series=series(TICKER, 60), count=2, start_ns=0, end_ns=60),
         ]
         data: dict[str, Any] = {"trades": [trade(6)], "candles": [candle(120, closed=True)]}
         assert await push(s, ipb.JobMarketData(job_id=job_id, missed=missed, **data)) == 0

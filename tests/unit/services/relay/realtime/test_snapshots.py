@@ -25,9 +25,11 @@ TAKEN_NS = 1_704_067_200_123_456_789
 
 
 async def snapshot(s: Suite, request_id: str, exchange: str = "SIM", **fields: Any) -> Any:
-    return await s.relay.history.SnapshotTickers(
-        pb.SnapshotTickersRequest(request_id=request_id, exchange=exchange, **fields)
-    )
+    return (
+        await s.relay.history.SnapshotTickers(
+            pb.SnapshotTickersRequest(request_id=request_id, exchange=exchange, **fields)
+        )
+    ).answer
 
 
 async def taken(s: Suite) -> tuple[RawWorker, Any]:

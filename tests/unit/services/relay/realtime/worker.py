@@ -118,9 +118,7 @@ async def at_work(suite: Suite, *periods: int) -> tuple[RawWorker, Any]:
 async def report(suite: Suite, job_id: str, *spans: tuple[int, int, int], **fields: Any) -> list[str]:
     """Report spans (period, start, end) that Kafka has; return the fenced ids."""
     reports = [
-        ipb.RealtimeReport(
-            job_id=job_id, series=series(period_seconds=period), start_ns=start_ns, end_ns=end_ns, **fields
-        )
+        ipb.RealtimeReport(job_id=job_id, series=series(TICKER, period), start_ns=start_ns, end_ns=end_ns, **fields)
         for period, start_ns, end_ns in spans
     ]
     return list((await suite.ingestors.ReportRealtime(ipb.ReportRealtimeRequest(reports=reports))).fenced_job_ids)

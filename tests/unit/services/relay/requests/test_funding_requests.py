@@ -107,6 +107,8 @@ async def test_a_request_that_can_not_be_answered_is_refused(
 ) -> None:
     async with suite(tmp_path) as s:
         fields = {**OF_FUNDING, "start_time": at(0), "end_time": at(9), **changes}
-        answer = await s.relay.history.SubmitHistorical(ingest.SubmitHistoricalRequest(request_id="f", **fields))
+        answer = (
+            await s.relay.history.SubmitHistorical(ingest.SubmitHistoricalRequest(request_id="f", **fields))
+        ).answer
         assert answer.status == ingest.SubmitResponse.INVALID
         assert text in answer.error_message

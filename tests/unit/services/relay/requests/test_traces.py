@@ -18,7 +18,7 @@ REQUEST = "history request"
 
 async def submit(s: Suite, request_id: str, start: int, end: int, traceparent: str | None = CALLER.traceparent) -> None:
     metadata = [("traceparent", traceparent)] if traceparent is not None else None
-    answer = await s.relay.history.SubmitHistorical(request(request_id, start, end), metadata=metadata)
+    answer = (await s.relay.history.SubmitHistorical(request(request_id, start, end), metadata=metadata)).answer
     assert answer.status == ingest.SubmitResponse.QUEUED
 
 

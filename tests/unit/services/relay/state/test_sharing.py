@@ -35,7 +35,9 @@ async def test_one_id_from_many_clients_is_planned_once_and_costs_no_write_each(
         async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             stub: Any = RelayStubs(channel)
             calls = (stub.history.SubmitHistorical(request("same", 0, 30)) for _ in range(SUBMISSIONS))
-            return Counter([(answer.status, answer.notification_topic) for answer in await asyncio.gather(*calls)])
+            return Counter(
+                [(each.answer.status, each.answer.notification_topic) for each in await asyncio.gather(*calls)]
+            )
 
     async with suite(tmp_path, job_periods=10) as s:
         given.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -17,10 +17,11 @@ from tests.unit.services.relay.test_access_rpc import callers_file, code_of, gua
 CODE = grpc.StatusCode
 
 
-def register(stub: Any, name: str, **outer: Any) -> Any:
+async def register(stub: Any, name: str, **outer: Any) -> ingest.CEPTriggerAck:
     sql = "SELECT `close` FROM ohlc WHERE `close` > 5"
     trigger = ingest.CEPTriggerRequest(trigger_id=name, sql_pattern=sql, tickers=[TICKER], callback_id="shared")
-    return stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    answer = await stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    return cast(ingest.CEPTriggerAck, answer.ack)
 
 
 async def listed(stub: Any) -> Any:

@@ -36,9 +36,9 @@ async def register(s: Suite, trigger_id: str, sql: str = SQL, **fields: Any) -> 
     given = {"tickers": [TICKER], **fields}
     outer = {name: given.pop(name) for name in ("client_id", "alert") if name in given}
     trigger = ingest.CEPTriggerRequest(trigger_id=trigger_id, sql_pattern=sql, **given)
-    answer: ingest.CEPTriggerAck = await s.relay.trigger.RegisterTrigger(
-        pb.RegisterTriggerRequest(trigger=trigger, **outer)
-    )
+    answer: ingest.CEPTriggerAck = (
+        await s.relay.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    ).ack
     return answer
 
 

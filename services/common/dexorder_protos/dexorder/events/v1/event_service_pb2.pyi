@@ -505,9 +505,9 @@ class EventRecord(_message.Message):
     error_message: _builtins.str
     """Reason of a failure; never contains a token, address or chat id."""
     completed_ms: _builtins.int
-    """Time of the final status, milliseconds since the epoch; 0 while queued."""
+    """Time of the final status, milliseconds since the epoch; absent while queued."""
     seen_ms: _builtins.int
-    """Time at which the user saw the event, milliseconds since the epoch; 0 for never."""
+    """Time at which the user saw the event, milliseconds since the epoch; absent if there is none."""
     @_builtins.property
     def event(self) -> _user_events_pb2.UserEvent:
         """The event as it was sent."""
@@ -525,17 +525,26 @@ class EventRecord(_message.Message):
         status: _user_events_pb2.AckStatus.ValueType = ...,
         delivered_via: _user_events_pb2.ChannelType.ValueType | None = ...,
         error_message: _builtins.str = ...,
-        completed_ms: _builtins.int = ...,
-        seen_ms: _builtins.int = ...,
+        completed_ms: _builtins.int | None = ...,
+        seen_ms: _builtins.int | None = ...,
         attempts: _abc.Iterable[Global___Attempt] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via", "delivered_via", b"delivered_via", "event", b"event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_completed_ms", b"_completed_ms", "_delivered_via", b"_delivered_via", "_seen_ms", b"_seen_ms", "completed_ms", b"completed_ms", "delivered_via", b"delivered_via", "event", b"event", "seen_ms", b"seen_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via", "accepted_ms", b"accepted_ms", "attempts", b"attempts", "completed_ms", b"completed_ms", "container", b"container", "delivered_via", b"delivered_via", "error_message", b"error_message", "event", b"event", "seen_ms", b"seen_ms", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_completed_ms", b"_completed_ms", "_delivered_via", b"_delivered_via", "_seen_ms", b"_seen_ms", "accepted_ms", b"accepted_ms", "attempts", b"attempts", "completed_ms", b"completed_ms", "container", b"container", "delivered_via", b"delivered_via", "error_message", b"error_message", "event", b"event", "seen_ms", b"seen_ms", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__completed_ms: _TypeAlias = _typing.Literal["completed_ms"]  # noqa: Y015
+    _WhichOneofArgType__completed_ms: _TypeAlias = _typing.Literal["_completed_ms", b"_completed_ms"]  # noqa: Y015
     _WhichOneofReturnType__delivered_via: _TypeAlias = _typing.Literal["delivered_via"]  # noqa: Y015
     _WhichOneofArgType__delivered_via: _TypeAlias = _typing.Literal["_delivered_via", b"_delivered_via"]  # noqa: Y015
+    _WhichOneofReturnType__seen_ms: _TypeAlias = _typing.Literal["seen_ms"]  # noqa: Y015
+    _WhichOneofArgType__seen_ms: _TypeAlias = _typing.Literal["_seen_ms", b"_seen_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__completed_ms) -> _WhichOneofReturnType__completed_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__delivered_via) -> _WhichOneofReturnType__delivered_via | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seen_ms) -> _WhichOneofReturnType__seen_ms | None: ...
 
 Global___EventRecord: _TypeAlias = EventRecord  # noqa: Y015
 
@@ -558,26 +567,33 @@ class Attempt(_message.Message):
     started_ms: _builtins.int
     """Start, milliseconds since the epoch."""
     ended_ms: _builtins.int
-    """Time of the outcome, milliseconds since the epoch; 0 while the attempt is open."""
+    """Time of the outcome, milliseconds since the epoch; absent while the attempt is open."""
     outcome: _builtins.str
     """"sent", "received", "no ack", "not active", or the class of the refusal."""
     retry_ms: _builtins.int
-    """Earliest time of the next attempt, milliseconds since the epoch; 0 if the channel gave none."""
+    """Earliest time of the next attempt, milliseconds since the epoch; absent if the channel gave none."""
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         channel: _user_events_pb2.ChannelType.ValueType = ...,
         started_ms: _builtins.int = ...,
-        ended_ms: _builtins.int = ...,
+        ended_ms: _builtins.int | None = ...,
         outcome: _builtins.str = ...,
-        retry_ms: _builtins.int = ...,
+        retry_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ended_ms", b"_ended_ms", "_retry_ms", b"_retry_ms", "ended_ms", b"ended_ms", "retry_ms", b"retry_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "ended_ms", b"ended_ms", "number", b"number", "outcome", b"outcome", "retry_ms", b"retry_ms", "started_ms", b"started_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_ms", b"_ended_ms", "_retry_ms", b"_retry_ms", "channel", b"channel", "ended_ms", b"ended_ms", "number", b"number", "outcome", b"outcome", "retry_ms", b"retry_ms", "started_ms", b"started_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ended_ms: _TypeAlias = _typing.Literal["ended_ms"]  # noqa: Y015
+    _WhichOneofArgType__ended_ms: _TypeAlias = _typing.Literal["_ended_ms", b"_ended_ms"]  # noqa: Y015
+    _WhichOneofReturnType__retry_ms: _TypeAlias = _typing.Literal["retry_ms"]  # noqa: Y015
+    _WhichOneofArgType__retry_ms: _TypeAlias = _typing.Literal["_retry_ms", b"_retry_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended_ms) -> _WhichOneofReturnType__ended_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_ms) -> _WhichOneofReturnType__retry_ms | None: ...
 
 Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
 

@@ -82,6 +82,30 @@ INSTRUMENT_KIND_OPTION: InstrumentKind.ValueType  # 4
 Global___InstrumentKind: _TypeAlias = InstrumentKind  # noqa: Y015
 
 @_typing.final
+class SubmitHistoricalResponse(_message.Message):
+    """Answer to a submission."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _ingest_pb2.SubmitResponse:
+        """Whether the request was accepted; the message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        answer: _ingest_pb2.SubmitResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitHistoricalResponse: _TypeAlias = SubmitHistoricalResponse  # noqa: Y015
+
+@_typing.final
 class Progress(_message.Message):
     """Progress of a request. Counts settled periods, so a page that is fetched twice counts once."""
 
@@ -160,22 +184,29 @@ class Delay(_message.Message):
     retries: _builtins.int
     """Failed attempts of the current query."""
     next_attempt_ns: _builtins.int
-    """Time of the next attempt, nanoseconds since the epoch; 0 while one is under way."""
+    """Time of the next attempt, nanoseconds since the epoch; absent while one is under way."""
     banned_until_ns: _builtins.int
-    """End of the exchange's ban, nanoseconds since the epoch; 0 without one."""
+    """End of the exchange's ban, nanoseconds since the epoch; absent without one."""
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
         retries: _builtins.int = ...,
-        next_attempt_ns: _builtins.int = ...,
-        banned_until_ns: _builtins.int = ...,
+        next_attempt_ns: _builtins.int | None = ...,
+        banned_until_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_banned_until_ns", b"_banned_until_ns", "_next_attempt_ns", b"_next_attempt_ns", "banned_until_ns", b"banned_until_ns", "next_attempt_ns", b"next_attempt_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["banned_until_ns", b"banned_until_ns", "next_attempt_ns", b"next_attempt_ns", "reason", b"reason", "retries", b"retries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_banned_until_ns", b"_banned_until_ns", "_next_attempt_ns", b"_next_attempt_ns", "banned_until_ns", b"banned_until_ns", "next_attempt_ns", b"next_attempt_ns", "reason", b"reason", "retries", b"retries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__banned_until_ns: _TypeAlias = _typing.Literal["banned_until_ns"]  # noqa: Y015
+    _WhichOneofArgType__banned_until_ns: _TypeAlias = _typing.Literal["_banned_until_ns", b"_banned_until_ns"]  # noqa: Y015
+    _WhichOneofReturnType__next_attempt_ns: _TypeAlias = _typing.Literal["next_attempt_ns"]  # noqa: Y015
+    _WhichOneofArgType__next_attempt_ns: _TypeAlias = _typing.Literal["_next_attempt_ns", b"_next_attempt_ns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__banned_until_ns) -> _WhichOneofReturnType__banned_until_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_attempt_ns) -> _WhichOneofReturnType__next_attempt_ns | None: ...
 
 Global___Delay: _TypeAlias = Delay  # noqa: Y015
 
@@ -653,6 +684,78 @@ class SnapshotTickersRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
 
 Global___SnapshotTickersRequest: _TypeAlias = SnapshotTickersRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotTickersResponse(_message.Message):
+    """Answer to a submission."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _ingest_pb2.SubmitResponse:
+        """Whether the request was accepted; the message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        answer: _ingest_pb2.SubmitResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotTickersResponse: _TypeAlias = SnapshotTickersResponse  # noqa: Y015
+
+@_typing.final
+class StreamOhlcRequest(_message.Message):
+    """Request in its older form."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> _ingest_pb2.OHLCRequest:
+        """The message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        request: _ingest_pb2.OHLCRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamOhlcRequest: _TypeAlias = StreamOhlcRequest  # noqa: Y015
+
+@_typing.final
+class StreamOhlcResponse(_message.Message):
+    """A page of rows, or the reason why there are none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def page(self) -> _ingest_pb2.Response:
+        """The message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        page: _ingest_pb2.Response | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamOhlcResponse: _TypeAlias = StreamOhlcResponse  # noqa: Y015
 
 @_typing.final
 class ListInstrumentsRequest(_message.Message):

@@ -39,7 +39,7 @@ class HistoryServiceStub:
         self.SubmitHistorical = channel.unary_unary(
                 '/dexorder.relay.v1.HistoryService/SubmitHistorical',
                 request_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitHistoricalRequest.SerializeToString,
-                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalResponse.FromString,
                 _registered_method=True)
         self.GetRequest = channel.unary_unary(
                 '/dexorder.relay.v1.HistoryService/GetRequest',
@@ -69,12 +69,12 @@ class HistoryServiceStub:
         self.SnapshotTickers = channel.unary_unary(
                 '/dexorder.relay.v1.HistoryService/SnapshotTickers',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SnapshotTickersRequest.SerializeToString,
-                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SnapshotTickersResponse.FromString,
                 _registered_method=True)
         self.StreamOhlc = channel.unary_stream(
                 '/dexorder.relay.v1.HistoryService/StreamOhlc',
-                request_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.SerializeToString,
-                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.FromString,
+                request_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.StreamOhlcRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.StreamOhlcResponse.FromString,
                 _registered_method=True)
         self.ListInstruments = channel.unary_unary(
                 '/dexorder.relay.v1.HistoryService/ListInstruments',
@@ -92,9 +92,6 @@ class HistoryServiceServicer:
 
         QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
         same topic; with another body, or with an invalid field, INVALID with the field and its value.
-        The answer is the message of the ingest protocol, which its clients already know.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,8 +138,6 @@ class HistoryServiceServicer:
     def SnapshotTickers(self, request, context):
         """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
         for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,8 +148,6 @@ class HistoryServiceServicer:
 
         It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
         its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
-        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,7 +167,7 @@ def add_HistoryServiceServicer_to_server(servicer, server):
             'SubmitHistorical': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitHistorical,
                     request_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitHistoricalRequest.FromString,
-                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalResponse.SerializeToString,
             ),
             'GetRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRequest,
@@ -204,12 +197,12 @@ def add_HistoryServiceServicer_to_server(servicer, server):
             'SnapshotTickers': grpc.unary_unary_rpc_method_handler(
                     servicer.SnapshotTickers,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SnapshotTickersRequest.FromString,
-                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SnapshotTickersResponse.SerializeToString,
             ),
             'StreamOhlc': grpc.unary_stream_rpc_method_handler(
                     servicer.StreamOhlc,
-                    request_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.FromString,
-                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.SerializeToString,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.StreamOhlcRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.StreamOhlcResponse.SerializeToString,
             ),
             'ListInstruments': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInstruments,
@@ -244,7 +237,7 @@ class HistoryService:
             target,
             '/dexorder.relay.v1.HistoryService/SubmitHistorical',
             dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitHistoricalRequest.SerializeToString,
-            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+            dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -406,7 +399,7 @@ class HistoryService:
             target,
             '/dexorder.relay.v1.HistoryService/SnapshotTickers',
             dexorder_dot_relay_dot_v1_dot_history__service__pb2.SnapshotTickersRequest.SerializeToString,
-            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+            dexorder_dot_relay_dot_v1_dot_history__service__pb2.SnapshotTickersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -432,8 +425,8 @@ class HistoryService:
             request,
             target,
             '/dexorder.relay.v1.HistoryService/StreamOhlc',
-            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.SerializeToString,
-            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.FromString,
+            dexorder_dot_relay_dot_v1_dot_history__service__pb2.StreamOhlcRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_history__service__pb2.StreamOhlcResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,14 +34,11 @@ class HistoryServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HistoryServiceAsyncStub: ...
-    SubmitHistorical: _grpc.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _ingest_pb2.SubmitResponse]
+    SubmitHistorical: _grpc.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _history_service_pb2.SubmitHistoricalResponse]
     """Accept a request for historical candles.
 
     QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
     same topic; with another body, or with an invalid field, INVALID with the field and its value.
-    The answer is the message of the ingest protocol, which its clients already know.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     GetRequest: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.GetRequestRequest, _history_service_pb2.GetRequestResponse]
     """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
@@ -57,19 +54,15 @@ class HistoryServiceStub:
     The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
     longer stored: all that are stored follow.
     """
-    SnapshotTickers: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]
+    SnapshotTickers: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _history_service_pb2.SnapshotTickersResponse]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
     for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
-    StreamOhlc: _grpc.UnaryStreamMultiCallable[_ingest_pb2.OHLCRequest, _ingest_pb2.Response]
+    StreamOhlc: _grpc.UnaryStreamMultiCallable[_history_service_pb2.StreamOhlcRequest, _history_service_pb2.StreamOhlcResponse]
     """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
     It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
     its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
-    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     ListInstruments: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]
     """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
@@ -81,14 +74,11 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Requests for market data: submit, watch, cancel, notifications."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    SubmitHistorical: _aio.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
+    SubmitHistorical: _aio.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _history_service_pb2.SubmitHistoricalResponse]  # type: ignore[assignment]
     """Accept a request for historical candles.
 
     QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
     same topic; with another body, or with an invalid field, INVALID with the field and its value.
-    The answer is the message of the ingest protocol, which its clients already know.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     GetRequest: _aio.UnaryUnaryMultiCallable[_history_service_pb2.GetRequestRequest, _history_service_pb2.GetRequestResponse]  # type: ignore[assignment]
     """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
@@ -104,19 +94,15 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
     longer stored: all that are stored follow.
     """
-    SnapshotTickers: _aio.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
+    SnapshotTickers: _aio.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _history_service_pb2.SnapshotTickersResponse]  # type: ignore[assignment]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
     for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
-    StreamOhlc: _aio.UnaryStreamMultiCallable[_ingest_pb2.OHLCRequest, _ingest_pb2.Response]  # type: ignore[assignment]
+    StreamOhlc: _aio.UnaryStreamMultiCallable[_history_service_pb2.StreamOhlcRequest, _history_service_pb2.StreamOhlcResponse]  # type: ignore[assignment]
     """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
     It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
     its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
-    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     ListInstruments: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]  # type: ignore[assignment]
     """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
@@ -131,14 +117,11 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _ingest_pb2.SubmitHistoricalRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
+    ) -> _typing.Union[_history_service_pb2.SubmitHistoricalResponse, _abc.Awaitable[_history_service_pb2.SubmitHistoricalResponse]]:
         """Accept a request for historical candles.
 
         QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
         same topic; with another body, or with an invalid field, INVALID with the field and its value.
-        The answer is the message of the ingest protocol, which its clients already know.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 
     @_abc_1.abstractmethod
@@ -190,25 +173,21 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_service_pb2.SnapshotTickersRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
+    ) -> _typing.Union[_history_service_pb2.SnapshotTickersResponse, _abc.Awaitable[_history_service_pb2.SnapshotTickersResponse]]:
         """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
         for history, for table `tickers`. QUEUED, DUPLICATE and INVALID mean the same as for SubmitHistorical.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 
     @_abc_1.abstractmethod
     def StreamOhlc(
         self,
-        request: _ingest_pb2.OHLCRequest,
+        request: _history_service_pb2.StreamOhlcRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_ingest_pb2.Response], _abc.AsyncIterator[_ingest_pb2.Response]]:
+    ) -> _typing.Union[_abc.Iterator[_history_service_pb2.StreamOhlcResponse], _abc.AsyncIterator[_history_service_pb2.StreamOhlcResponse]]:
         """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
         It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
         its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
-        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
 
     @_abc_1.abstractmethod

@@ -350,7 +350,7 @@ class RealtimeReport(_message.Message):
     """Nanoseconds from end_ns to Kafka's acknowledgement by the ingestor's clock; for people."""
     @_builtins.property
     def series(self) -> _common_pb2.Series:
-        """Trades or candles. The ticker is not set: the dispatch tells it."""
+        """Trades or candles of the dispatch's market."""
 
     def __init__(
         self,
@@ -435,7 +435,7 @@ class JobMarketData(_message.Message):
     """The dispatch. Data of a dispatch that is not current is dropped."""
     @_builtins.property
     def missed(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.Missed]:
-        """What was not sent before the rest of this message, because the stream was too slow; series may have no ticker."""
+        """What was not sent before the rest of this message, because the stream was too slow."""
 
     @_builtins.property
     def trades(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Trade]:

@@ -28,7 +28,7 @@ from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_d
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as dexorder_dot_relay_dot_v1_dot_coverage__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/operator_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a(dexorder/relay/v1/coverage_service.proto\"`\n\x18RefreshHistoricalRequest\x12\x44\n\x07request\x18\x01 \x01(\x0b\x32+.dexorder.ingest.v1.SubmitHistoricalRequestB\x06\xaa\xd4\x18\x02\x08\x01\"\xbe\x01\n\x15RepairCoverageRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x0e\n\x06values\x18\x04 \x01(\x08\x42\x0b\n\t_start_nsB\t\n\x07_end_ns\"\x8c\x01\n\x16RepairCoverageResponse\x12\x35\n\x08progress\x18\x01 \x01(\x0b\x32!.dexorder.relay.v1.VerifyProgressH\x00\x12\x31\n\x06result\x18\x02 \x01(\x0b\x32\x1f.dexorder.relay.v1.VerifyResultH\x00\x42\x08\n\x06\x61nswer\"\x8a\x01\n\x17\x43ontrolIngestorsRequest\x12<\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32#.dexorder.ingest.v1.IngestorControlB\x06\xaa\xd4\x18\x02\x08\x01\x12!\n\x0bingestor_id\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x88\x01\x01\x42\x0e\n\x0c_ingestor_id\"M\n\x18\x43ontrolIngestorsResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.ControlResult\"\x99\x01\n\rControlResult\x12\x13\n\x0bingestor_id\x18\x01 \x01(\t\x12\x32\n\x07outcome\x18\x02 \x01(\x0e\x32!.dexorder.relay.v1.ControlOutcome\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12/\n\x05state\x18\x04 \x01(\x0b\x32 .dexorder.relay.v1.IngestorState\"\x98\x01\n\rIngestorState\x12\x14\n\x0crunning_jobs\x18\x01 \x01(\r\x12\x15\n\rrealtime_jobs\x18\x02 \x01(\r\x12\x14\n\x0cstopped_jobs\x18\x03 \x01(\r\x12\x32\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\".dexorder.ingest.v1.IngestorConfig\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08*\x88\x01\n\x0e\x43ontrolOutcome\x12\x1f\n\x1b\x43ONTROL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONTROL_OUTCOME_APPLIED\x10\x01\x12\x1b\n\x17\x43ONTROL_OUTCOME_REFUSED\x10\x02\x12\x1b\n\x17\x43ONTROL_OUTCOME_UNKNOWN\x10\x03\x32\xe2\x02\n\x0fOperatorService\x12i\n\x11RefreshHistorical\x12+.dexorder.relay.v1.RefreshHistoricalRequest\x1a\".dexorder.ingest.v1.SubmitResponse\"\x03\x90\x02\x02\x12l\n\x0eRepairCoverage\x12(.dexorder.relay.v1.RepairCoverageRequest\x1a).dexorder.relay.v1.RepairCoverageResponse\"\x03\x90\x02\x02\x30\x01\x12p\n\x10\x43ontrolIngestors\x12*.dexorder.relay.v1.ControlIngestorsRequest\x1a+.dexorder.relay.v1.ControlIngestorsResponse\"\x03\x90\x02\x02\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/operator_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a(dexorder/relay/v1/coverage_service.proto\"`\n\x18RefreshHistoricalRequest\x12\x44\n\x07request\x18\x01 \x01(\x0b\x32+.dexorder.ingest.v1.SubmitHistoricalRequestB\x06\xaa\xd4\x18\x02\x08\x01\"O\n\x19RefreshHistoricalResponse\x12\x32\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\".dexorder.ingest.v1.SubmitResponse\"\xbe\x01\n\x15RepairCoverageRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x0e\n\x06values\x18\x04 \x01(\x08\x42\x0b\n\t_start_nsB\t\n\x07_end_ns\"\x8c\x01\n\x16RepairCoverageResponse\x12\x35\n\x08progress\x18\x01 \x01(\x0b\x32!.dexorder.relay.v1.VerifyProgressH\x00\x12\x31\n\x06result\x18\x02 \x01(\x0b\x32\x1f.dexorder.relay.v1.VerifyResultH\x00\x42\x08\n\x06\x61nswer\"\x8a\x01\n\x17\x43ontrolIngestorsRequest\x12<\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32#.dexorder.ingest.v1.IngestorControlB\x06\xaa\xd4\x18\x02\x08\x01\x12!\n\x0bingestor_id\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x88\x01\x01\x42\x0e\n\x0c_ingestor_id\"M\n\x18\x43ontrolIngestorsResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.ControlResult\"\x99\x01\n\rControlResult\x12\x13\n\x0bingestor_id\x18\x01 \x01(\t\x12\x32\n\x07outcome\x18\x02 \x01(\x0e\x32!.dexorder.relay.v1.ControlOutcome\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12/\n\x05state\x18\x04 \x01(\x0b\x32 .dexorder.relay.v1.IngestorState\"\x98\x01\n\rIngestorState\x12\x14\n\x0crunning_jobs\x18\x01 \x01(\r\x12\x15\n\rrealtime_jobs\x18\x02 \x01(\r\x12\x14\n\x0cstopped_jobs\x18\x03 \x01(\r\x12\x32\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\".dexorder.ingest.v1.IngestorConfig\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08*\x88\x01\n\x0e\x43ontrolOutcome\x12\x1f\n\x1b\x43ONTROL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONTROL_OUTCOME_APPLIED\x10\x01\x12\x1b\n\x17\x43ONTROL_OUTCOME_REFUSED\x10\x02\x12\x1b\n\x17\x43ONTROL_OUTCOME_UNKNOWN\x10\x03\x32\xec\x02\n\x0fOperatorService\x12s\n\x11RefreshHistorical\x12+.dexorder.relay.v1.RefreshHistoricalRequest\x1a,.dexorder.relay.v1.RefreshHistoricalResponse\"\x03\x90\x02\x02\x12l\n\x0eRepairCoverage\x12(.dexorder.relay.v1.RepairCoverageRequest\x1a).dexorder.relay.v1.RepairCoverageResponse\"\x03\x90\x02\x02\x30\x01\x12p\n\x10\x43ontrolIngestors\x12*.dexorder.relay.v1.ControlIngestorsRequest\x1a+.dexorder.relay.v1.ControlIngestorsResponse\"\x03\x90\x02\x02\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,22 +56,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPERATORSERVICE'].methods_by_name['RepairCoverage']._serialized_options = b'\220\002\002'
   _globals['_OPERATORSERVICE'].methods_by_name['ControlIngestors']._loaded_options = None
   _globals['_OPERATORSERVICE'].methods_by_name['ControlIngestors']._serialized_options = b'\220\002\002'
-  _globals['_CONTROLOUTCOME']._serialized_start=1171
-  _globals['_CONTROLOUTCOME']._serialized_end=1307
+  _globals['_CONTROLOUTCOME']._serialized_start=1252
+  _globals['_CONTROLOUTCOME']._serialized_end=1388
   _globals['_REFRESHHISTORICALREQUEST']._serialized_start=205
   _globals['_REFRESHHISTORICALREQUEST']._serialized_end=301
-  _globals['_REPAIRCOVERAGEREQUEST']._serialized_start=304
-  _globals['_REPAIRCOVERAGEREQUEST']._serialized_end=494
-  _globals['_REPAIRCOVERAGERESPONSE']._serialized_start=497
-  _globals['_REPAIRCOVERAGERESPONSE']._serialized_end=637
-  _globals['_CONTROLINGESTORSREQUEST']._serialized_start=640
-  _globals['_CONTROLINGESTORSREQUEST']._serialized_end=778
-  _globals['_CONTROLINGESTORSRESPONSE']._serialized_start=780
-  _globals['_CONTROLINGESTORSRESPONSE']._serialized_end=857
-  _globals['_CONTROLRESULT']._serialized_start=860
-  _globals['_CONTROLRESULT']._serialized_end=1013
-  _globals['_INGESTORSTATE']._serialized_start=1016
-  _globals['_INGESTORSTATE']._serialized_end=1168
-  _globals['_OPERATORSERVICE']._serialized_start=1310
-  _globals['_OPERATORSERVICE']._serialized_end=1664
+  _globals['_REFRESHHISTORICALRESPONSE']._serialized_start=303
+  _globals['_REFRESHHISTORICALRESPONSE']._serialized_end=382
+  _globals['_REPAIRCOVERAGEREQUEST']._serialized_start=385
+  _globals['_REPAIRCOVERAGEREQUEST']._serialized_end=575
+  _globals['_REPAIRCOVERAGERESPONSE']._serialized_start=578
+  _globals['_REPAIRCOVERAGERESPONSE']._serialized_end=718
+  _globals['_CONTROLINGESTORSREQUEST']._serialized_start=721
+  _globals['_CONTROLINGESTORSREQUEST']._serialized_end=859
+  _globals['_CONTROLINGESTORSRESPONSE']._serialized_start=861
+  _globals['_CONTROLINGESTORSRESPONSE']._serialized_end=938
+  _globals['_CONTROLRESULT']._serialized_start=941
+  _globals['_CONTROLRESULT']._serialized_end=1094
+  _globals['_INGESTORSTATE']._serialized_start=1097
+  _globals['_INGESTORSTATE']._serialized_end=1249
+  _globals['_OPERATORSERVICE']._serialized_start=1391
+  _globals['_OPERATORSERVICE']._serialized_end=1755
 # @@protoc_insertion_point(module_scope)

@@ -75,6 +75,30 @@ class RefreshHistoricalRequest(_message.Message):
 Global___RefreshHistoricalRequest: _TypeAlias = RefreshHistoricalRequest  # noqa: Y015
 
 @_typing.final
+class RefreshHistoricalResponse(_message.Message):
+    """Answer to a submission."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _ingest_pb2.SubmitResponse:
+        """Whether the request was accepted; the message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        answer: _ingest_pb2.SubmitResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefreshHistoricalResponse: _TypeAlias = RefreshHistoricalResponse  # noqa: Y015
+
+@_typing.final
 class RepairCoverageRequest(_message.Message):
     """Series, the part of its history, and what to compare."""
 

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as dexorder_dot_relay_dot_v1_dot_operator__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -39,7 +38,7 @@ class OperatorServiceStub:
         self.RefreshHistorical = channel.unary_unary(
                 '/dexorder.relay.v1.OperatorService/RefreshHistorical',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalRequest.SerializeToString,
-                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalResponse.FromString,
                 _registered_method=True)
         self.RepairCoverage = channel.unary_stream(
                 '/dexorder.relay.v1.OperatorService/RepairCoverage',
@@ -62,8 +61,6 @@ class OperatorServiceServicer:
 
         Coverage of the range is retracted durably before QUEUED is answered. The same request_id again is DUPLICATE and
         retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,7 +92,7 @@ def add_OperatorServiceServicer_to_server(servicer, server):
             'RefreshHistorical': grpc.unary_unary_rpc_method_handler(
                     servicer.RefreshHistorical,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalRequest.FromString,
-                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalResponse.SerializeToString,
             ),
             'RepairCoverage': grpc.unary_stream_rpc_method_handler(
                     servicer.RepairCoverage,
@@ -135,7 +132,7 @@ class OperatorService:
             target,
             '/dexorder.relay.v1.OperatorService/RefreshHistorical',
             dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalRequest.SerializeToString,
-            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+            dexorder_dot_relay_dot_v1_dot_operator__service__pb2.RefreshHistoricalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,6 @@ isort:skip_file
 What changes shared state: ranges that are fetched again, repairs, and instructions to ingestors."""
 
 from collections import abc as _abc
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as _operator_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -34,13 +33,11 @@ class OperatorServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorServiceAsyncStub: ...
-    RefreshHistorical: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _ingest_pb2.SubmitResponse]
+    RefreshHistorical: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _operator_service_pb2.RefreshHistoricalResponse]
     """Accept a request for historical candles whose range is fetched again, whatever the table has.
 
     Coverage of the range is retracted durably before QUEUED is answered. The same request_id again is DUPLICATE and
     retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     RepairCoverage: _grpc.UnaryStreamMultiCallable[_operator_service_pb2.RepairCoverageRequest, _operator_service_pb2.RepairCoverageResponse]
     """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
@@ -60,13 +57,11 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Calls that change what all clients share; with identity on, for admins only."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    RefreshHistorical: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
+    RefreshHistorical: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _operator_service_pb2.RefreshHistoricalResponse]  # type: ignore[assignment]
     """Accept a request for historical candles whose range is fetched again, whatever the table has.
 
     Coverage of the range is retracted durably before QUEUED is answered. The same request_id again is DUPLICATE and
     retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     RepairCoverage: _aio.UnaryStreamMultiCallable[_operator_service_pb2.RepairCoverageRequest, _operator_service_pb2.RepairCoverageResponse]  # type: ignore[assignment]
     """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
@@ -89,13 +84,11 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _operator_service_pb2.RefreshHistoricalRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
+    ) -> _typing.Union[_operator_service_pb2.RefreshHistoricalResponse, _abc.Awaitable[_operator_service_pb2.RefreshHistoricalResponse]]:
         """Accept a request for historical candles whose range is fetched again, whatever the table has.
 
         Coverage of the range is retracted durably before QUEUED is answered. The same request_id again is DUPLICATE and
         retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 
     @_abc_1.abstractmethod

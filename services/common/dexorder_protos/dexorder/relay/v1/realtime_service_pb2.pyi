@@ -330,13 +330,13 @@ class RealtimeJob(_message.Message):
     ingestor: _builtins.str
     """Ingestor that has it: the name it gave, or the identity of its socket in hexadecimal."""
     dispatched_ns: _builtins.int
-    """Time of the current dispatch, nanoseconds since the epoch; 0 without one."""
+    """Time of the current dispatch, nanoseconds since the epoch; absent without one."""
     restarts: _builtins.int
     """Dispatches after the first one."""
     last_error: _builtins.str
     """Reason for which the last dispatch ended early; empty if none has."""
     next_attempt_ns: _builtins.int
-    """Time before which it is not dispatched again, nanoseconds since the epoch; 0 if it does not wait for a time."""
+    """Time before which it is not dispatched again, nanoseconds since the epoch; absent if it does not wait for a time."""
     @_builtins.property
     def params(self) -> _ingest_pb2.RealtimeParams:
         """What its subscriptions ask for together."""
@@ -352,17 +352,24 @@ class RealtimeJob(_message.Message):
         params: _ingest_pb2.RealtimeParams | None = ...,
         state: Global___RealtimeState.ValueType = ...,
         ingestor: _builtins.str = ...,
-        dispatched_ns: _builtins.int = ...,
+        dispatched_ns: _builtins.int | None = ...,
         restarts: _builtins.int = ...,
         last_error: _builtins.str = ...,
-        next_attempt_ns: _builtins.int = ...,
+        next_attempt_ns: _builtins.int | None = ...,
         series: _abc.Iterable[Global___RealtimeSeries] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["params", b"params"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns", "_next_attempt_ns", b"_next_attempt_ns", "dispatched_ns", b"dispatched_ns", "next_attempt_ns", b"next_attempt_ns", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatched_ns", b"dispatched_ns", "ingestor", b"ingestor", "last_error", b"last_error", "next_attempt_ns", b"next_attempt_ns", "params", b"params", "restarts", b"restarts", "series", b"series", "state", b"state", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns", "_next_attempt_ns", b"_next_attempt_ns", "dispatched_ns", b"dispatched_ns", "ingestor", b"ingestor", "last_error", b"last_error", "next_attempt_ns", b"next_attempt_ns", "params", b"params", "restarts", b"restarts", "series", b"series", "state", b"state", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__dispatched_ns: _TypeAlias = _typing.Literal["dispatched_ns"]  # noqa: Y015
+    _WhichOneofArgType__dispatched_ns: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns"]  # noqa: Y015
+    _WhichOneofReturnType__next_attempt_ns: _TypeAlias = _typing.Literal["next_attempt_ns"]  # noqa: Y015
+    _WhichOneofArgType__next_attempt_ns: _TypeAlias = _typing.Literal["_next_attempt_ns", b"_next_attempt_ns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dispatched_ns) -> _WhichOneofReturnType__dispatched_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_attempt_ns) -> _WhichOneofReturnType__next_attempt_ns | None: ...
 
 Global___RealtimeJob: _TypeAlias = RealtimeJob  # noqa: Y015
 
@@ -378,15 +385,15 @@ class RealtimeSeries(_message.Message):
     REPORTED_NS_FIELD_NUMBER: _builtins.int
     LAG_NS_FIELD_NUMBER: _builtins.int
     settled_until_ns: _builtins.int
-    """Kafka has everything before this time, except for what the exchange no longer had, nanoseconds since the epoch; 0 if
-    nothing was reported.
+    """Kafka has everything before this time, except for what the exchange no longer had, nanoseconds since the epoch;
+    absent if nothing was reported.
     """
     count: _builtins.int
     """Trades or candles reported since the relay's start."""
     reported_ns: _builtins.int
-    """Time of the last report, nanoseconds since the epoch; 0 without one."""
+    """Time of the last report, nanoseconds since the epoch; absent without one."""
     lag_ns: _builtins.int
-    """Lag of the last report, nanoseconds; see RealtimeReport."""
+    """Lag of the last report, nanoseconds; see RealtimeReport. Absent without one."""
     @_builtins.property
     def series(self) -> _common_pb2.Series:
         """Trades or candles of the job's market."""
@@ -395,16 +402,27 @@ class RealtimeSeries(_message.Message):
         self,
         *,
         series: _common_pb2.Series | None = ...,
-        settled_until_ns: _builtins.int = ...,
+        settled_until_ns: _builtins.int | None = ...,
         count: _builtins.int = ...,
-        reported_ns: _builtins.int = ...,
-        lag_ns: _builtins.int = ...,
+        reported_ns: _builtins.int | None = ...,
+        lag_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lag_ns", b"_lag_ns", "_reported_ns", b"_reported_ns", "_settled_until_ns", b"_settled_until_ns", "lag_ns", b"lag_ns", "reported_ns", b"reported_ns", "series", b"series", "settled_until_ns", b"settled_until_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "lag_ns", b"lag_ns", "reported_ns", b"reported_ns", "series", b"series", "settled_until_ns", b"settled_until_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_ns", b"_lag_ns", "_reported_ns", b"_reported_ns", "_settled_until_ns", b"_settled_until_ns", "count", b"count", "lag_ns", b"lag_ns", "reported_ns", b"reported_ns", "series", b"series", "settled_until_ns", b"settled_until_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lag_ns: _TypeAlias = _typing.Literal["lag_ns"]  # noqa: Y015
+    _WhichOneofArgType__lag_ns: _TypeAlias = _typing.Literal["_lag_ns", b"_lag_ns"]  # noqa: Y015
+    _WhichOneofReturnType__reported_ns: _TypeAlias = _typing.Literal["reported_ns"]  # noqa: Y015
+    _WhichOneofArgType__reported_ns: _TypeAlias = _typing.Literal["_reported_ns", b"_reported_ns"]  # noqa: Y015
+    _WhichOneofReturnType__settled_until_ns: _TypeAlias = _typing.Literal["settled_until_ns"]  # noqa: Y015
+    _WhichOneofArgType__settled_until_ns: _TypeAlias = _typing.Literal["_settled_until_ns", b"_settled_until_ns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag_ns) -> _WhichOneofReturnType__lag_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reported_ns) -> _WhichOneofReturnType__reported_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__settled_until_ns) -> _WhichOneofReturnType__settled_until_ns | None: ...
 
 Global___RealtimeSeries: _TypeAlias = RealtimeSeries  # noqa: Y015
 

@@ -124,6 +124,30 @@ class RegisterTriggerRequest(_message.Message):
 Global___RegisterTriggerRequest: _TypeAlias = RegisterTriggerRequest  # noqa: Y015
 
 @_typing.final
+class RegisterTriggerResponse(_message.Message):
+    """Answer to a registration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ack(self) -> _ingest_pb2.CEPTriggerAck:
+        """Whether the trigger is registered; the message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        ack: _ingest_pb2.CEPTriggerAck | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterTriggerResponse: _TypeAlias = RegisterTriggerResponse  # noqa: Y015
+
+@_typing.final
 class TriggerAlert(_message.Message):
     """Delivery of a trigger's firings to a user, each as an ALERT_TRIGGERED event of the gateway."""
 
@@ -280,7 +304,7 @@ class RegisteredTrigger(_message.Message):
     firings: _builtins.int
     """Firings that are kept."""
     last_fired_ns: _builtins.int
-    """Time of the last firing, nanoseconds since the epoch; 0 without one."""
+    """Time of the last firing, nanoseconds since the epoch; absent without one."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
         """As it was registered."""
@@ -300,15 +324,20 @@ class RegisteredTrigger(_message.Message):
         state: Global___TriggerState.ValueType = ...,
         reason: _builtins.str = ...,
         firings: _builtins.int = ...,
-        last_fired_ns: _builtins.int = ...,
+        last_fired_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "alert", b"alert", "trigger", b"trigger"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "_last_fired_ns", b"_last_fired_ns", "alert", b"alert", "last_fired_ns", b"last_fired_ns", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "alert", b"alert", "client_id", b"client_id", "firings", b"firings", "last_fired_ns", b"last_fired_ns", "reason", b"reason", "registered_ns", b"registered_ns", "registration", b"registration", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "_last_fired_ns", b"_last_fired_ns", "alert", b"alert", "client_id", b"client_id", "firings", b"firings", "last_fired_ns", b"last_fired_ns", "reason", b"reason", "registered_ns", b"registered_ns", "registration", b"registration", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alert: _TypeAlias = _typing.Literal["alert"]  # noqa: Y015
     _WhichOneofArgType__alert: _TypeAlias = _typing.Literal["_alert", b"_alert"]  # noqa: Y015
+    _WhichOneofReturnType__last_fired_ns: _TypeAlias = _typing.Literal["last_fired_ns"]  # noqa: Y015
+    _WhichOneofArgType__last_fired_ns: _TypeAlias = _typing.Literal["_last_fired_ns", b"_last_fired_ns"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__alert) -> _WhichOneofReturnType__alert | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_fired_ns) -> _WhichOneofReturnType__last_fired_ns | None: ...
 
 Global___RegisteredTrigger: _TypeAlias = RegisteredTrigger  # noqa: Y015
 

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as dexorder_dot_relay_dot_v1_dot_trigger__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -39,7 +38,7 @@ class TriggerServiceStub:
         self.RegisterTrigger = channel.unary_unary(
                 '/dexorder.relay.v1.TriggerService/RegisterTrigger',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerRequest.SerializeToString,
-                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.CEPTriggerAck.FromString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerResponse.FromString,
                 _registered_method=True)
         self.DeleteTrigger = channel.unary_unary(
                 '/dexorder.relay.v1.TriggerService/DeleteTrigger',
@@ -72,8 +71,7 @@ class TriggerServiceServicer:
 
         REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
         ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
-        INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        INVALID_SQL with line, column and reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,7 +113,7 @@ def add_TriggerServiceServicer_to_server(servicer, server):
             'RegisterTrigger': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterTrigger,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerRequest.FromString,
-                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.CEPTriggerAck.SerializeToString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerResponse.SerializeToString,
             ),
             'DeleteTrigger': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTrigger,
@@ -165,7 +163,7 @@ class TriggerService:
             target,
             '/dexorder.relay.v1.TriggerService/RegisterTrigger',
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerRequest.SerializeToString,
-            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.CEPTriggerAck.FromString,
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerResponse.FromString,
             options,
             channel_credentials,
             insecure,

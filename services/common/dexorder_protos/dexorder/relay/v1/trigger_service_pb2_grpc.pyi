@@ -4,7 +4,6 @@ isort:skip_file
 Triggers: conditions and patterns in Flink's SQL over closed candles and trades, and the events when they come true."""
 
 from collections import abc as _abc
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as _trigger_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -34,13 +33,12 @@ class TriggerServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TriggerServiceAsyncStub: ...
-    RegisterTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggerRequest, _ingest_pb2.CEPTriggerAck]
+    RegisterTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggerRequest, _trigger_service_pb2.RegisterTriggerResponse]
     """Register a trigger.
 
     REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
     ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
-    INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    INVALID_SQL with line, column and reason.
     """
     DeleteTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
@@ -59,13 +57,12 @@ class TriggerServiceAsyncStub(TriggerServiceStub):
     """Triggers and their events."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    RegisterTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggerRequest, _ingest_pb2.CEPTriggerAck]  # type: ignore[assignment]
+    RegisterTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggerRequest, _trigger_service_pb2.RegisterTriggerResponse]  # type: ignore[assignment]
     """Register a trigger.
 
     REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
     ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
-    INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    INVALID_SQL with line, column and reason.
     """
     DeleteTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]  # type: ignore[assignment]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
@@ -87,13 +84,12 @@ class TriggerServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _trigger_service_pb2.RegisterTriggerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_ingest_pb2.CEPTriggerAck, _abc.Awaitable[_ingest_pb2.CEPTriggerAck]]:
+    ) -> _typing.Union[_trigger_service_pb2.RegisterTriggerResponse, _abc.Awaitable[_trigger_service_pb2.RegisterTriggerResponse]]:
         """Register a trigger.
 
         REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
         ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
-        INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        INVALID_SQL with line, column and reason.
         """
 
     @_abc_1.abstractmethod

@@ -532,7 +532,7 @@ class ListUdfsResponse(_message.Message):
     REPORTED_NS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     reported_ns: _builtins.int
-    """When the driver last reported, nanoseconds since the epoch; 0 if never since the relay's start."""
+    """When the driver last reported, nanoseconds since the epoch; absent if never since the relay's start."""
     next_page_token: _builtins.str
     """Token of the next page; empty on the last."""
     @_builtins.property
@@ -543,14 +543,16 @@ class ListUdfsResponse(_message.Message):
         self,
         *,
         udfs: _abc.Iterable[Global___ListedUdf] | None = ...,
-        reported_ns: _builtins.int = ...,
+        reported_ns: _builtins.int | None = ...,
         next_page_token: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reported_ns", b"_reported_ns", "reported_ns", b"reported_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "reported_ns", b"reported_ns", "udfs", b"udfs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reported_ns", b"_reported_ns", "next_page_token", b"next_page_token", "reported_ns", b"reported_ns", "udfs", b"udfs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__reported_ns: _TypeAlias = _typing.Literal["reported_ns"]  # noqa: Y015
+    _WhichOneofArgType__reported_ns: _TypeAlias = _typing.Literal["_reported_ns", b"_reported_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reported_ns) -> _WhichOneofReturnType__reported_ns | None: ...
 
 Global___ListUdfsResponse: _TypeAlias = ListUdfsResponse  # noqa: Y015
 
