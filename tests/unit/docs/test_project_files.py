@@ -28,7 +28,7 @@ def test_forms_for_issues_ask_for_commands_that_exist() -> None:
     for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         text = path.read_text()
         assert yaml.safe_load(text)
-        assert set(re.findall(r"dexorder ([a-z]+)", text)) <= set(known), path
+        assert set(re.findall(r"`dexorder ([a-z]+)", text)) <= set(known), path
         assert [each for each in re.findall(r"docs/[a-z-]+\.md", text) if not (ROOT / each).is_file()] == []
 
 
