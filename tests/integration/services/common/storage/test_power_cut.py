@@ -1,0 +1,30 @@
+"""After a cut of the power each store has everything that it has called durable: what it did not sync is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rig.durable_writers import BATCHES, PARTS, read
+from tests.rig.power_cut import PowerCut
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [2 * BATCHES + 7, *(pytest.param(count, marks=pytest.mark.nightly) for count in (1, 400, 2_000))],
+)
+@pytest.mark.parametrize("part", PARTS)
+async def test_what_was_called_durable_outlives_a_power_cut(part: str, writes: int, tmp_path: Path) -> None:
+    power = PowerCut(tmp_path)
+    with power.start("tests.rig.durable_writers", part, str(power.files)) as process:
+        assert process.stdout is not None
+        last = -1
+        for line in process.stdout:
+            last = int(line)
+            if last + 1 >= writes:
+                break
+        process.kill()
+        last = max([last, *map(int, filter(str.isdigit, process.stdout.read().split()))])
+    power.cut()
+    assert await read(part, power.files) > last
