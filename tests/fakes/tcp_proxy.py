@@ -1,4 +1,4 @@
-"""TCP proxies on loopback for tests: one that loses answers, one that cuts a stream at a given byte."""
+"""TCP proxies on loopback for tests: one that loses answers, one that cuts a stream at a byte, one that stalls."""
 
 from __future__ import annotations
 
@@ -101,6 +101,37 @@ class LossyProxy(TcpProxy):
             self.cuts += 1
             return False
         return await super().answer(data, client)
+
+
+class StallingProxy(TcpProxy):
+    """Holds back what the server says while it stalls, as a machine without a free core does.
+
+    Attributes:
+        connections: Connections accepted so far.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self.connections = 0
+        self._flows = threading.Event()
+        self._flows.set()
+
+    def stall(self) -> None:
+        """Hold back every answer from now on, of new connections too; from any thread."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        """Pass on what was held back, where the connection is still open, and all that follows; from any thread."""
+        self._flows.set()
+
+    async def answer(self, data: bytes, client: asyncio.StreamWriter) -> bool:
+        """Pass it on once nothing is held back."""
+        await asyncio.to_thread(self._flows.wait, _WAIT_SECONDS)
+        return await super().answer(data, client)
+
+    async def _connect(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        await super()._connect(client_reader, client)
 
 
 @dataclass

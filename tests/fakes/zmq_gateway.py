@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,15 @@ class Gateway:
         """
         ack = pb.EventAck(event_id=event_id, status=status, error_message=error, delivered_via=via)
         self.answer_raw(*encode_ack(ack))
+
+    def answer_copies(self, event_id: str, status: Any, *, until: Callable[[], bool], via: Any = 0) -> None:
+        """Answer, and answer each further copy, until a condition holds; those to an old connection are lost."""
+        end = time.monotonic() + PATIENCE_MS / 1_000
+        self.answer(event_id, status, via=via)
+        while not until():
+            assert time.monotonic() < end, f"no answer to {event_id} has arrived"
+            if self.event(0):
+                self.answer(event_id, status, via=via)
 
     def answer_raw(self, *frames: bytes) -> None:
         while True:

@@ -23,6 +23,7 @@ from dexorder.events import (
     PublisherClosed,
 )
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
+from tests.fakes.tcp_proxy import StallingProxy, in_a_thread
 from tests.fakes.zmq_gateway import Container, Gateway
 
 Until = Callable[[Callable[[], bool]], None]
@@ -182,8 +183,27 @@ def test_unanswered_events_are_sent_again_and_queued_ones_queried(container: Con
     while gateway.event(150):
         pass
     assert gateway.event() == copies[0]  # asked
-    gateway.answer(event_id, pb.DELIVERED, via=pb.WEB)
-    assert publisher.flush(5)
+    gateway.answer_copies(event_id, pb.DELIVERED, via=pb.WEB, until=lambda: publisher.flush(0.05))
+
+
+def test_event_is_settled_on_the_new_connection_when_the_gateway_stalls_for_two_heartbeats(
+    container: Container, until: Until
+) -> None:
+    gateway = container.gateway
+    proxy = StallingProxy(int(gateway.guaranteed.rpartition(":")[2]))
+    with in_a_thread(proxy) as port:
+        publisher = container.start(
+            guaranteed=f"tcp://127.0.0.1:{port}", heartbeat_ms=500, retransmit_base_seconds=0.1, query_seconds=0.3
+        )
+        event_id = publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
+        assert gateway.event()
+        proxy.stall()
+        gateway.answer(event_id, pb.QUEUED)
+        until(lambda: proxy.connections > 1)  # two heartbeats have had no answer
+        proxy.resume()
+        gateway.answer_copies(event_id, pb.DELIVERED, via=pb.WEB, until=lambda: publisher.flush(0.05))
+        publisher.close()
+    assert container.outcomes == [Outcome(event_id, FinalStatus.DELIVERED, Channel.WEB)]
 
 
 def test_events_are_sent_again_in_order_on_a_new_connection(container: Container) -> None:

@@ -22,7 +22,7 @@ LATER_ODDS = 1e-6
 """Odds that a later page goes wrong."""
 MISSING_ODDS = {0.0: 0.0, 0.05: 1e-4, 0.2: 1e-3}
 """Share of lies -> odds that a job ends with a part that it names as missing, although the exchange has it. No proof
-bounds them: 100 queries may not settle a lone candle. Measured: none of 1,400 jobs at 5 %, one of 2,500 at 20 %."""
+bounds them: 100 queries may not settle a lone candle. Measured: of 2,500 jobs none at 5 %, one at 20 %."""
 FOREIGN_ODDS = {0.05: (1e-9, 1e-9), 0.2: (1e-6, 1e-3), 0.5: (0.012, 1.0)}
 """Share of answers with another market's candles -> odds that a fresh ingestor takes them, and that it finds no end."""
 _SHOWN = 3
