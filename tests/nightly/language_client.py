@@ -1,4 +1,4 @@
-"""A client of another language that runs beside a test, while its relay is restored from an older copy or killed."""
+"""A client of another language that runs beside a test, while the relay is restored from an older copy or killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.nightly.relay_lives import TOPIC, RelayLives
+from tests.nightly.suite_lives import SuiteLives
 from tests.rig.processes import until
 
 ANNOUNCED = 20
@@ -19,7 +19,7 @@ KILLS = 20
 CALLS_A_KILL, ANSWERED_BEFORE = 500, 20
 """Calls that the client is given before each kill, and how many are answered by then."""
 PATIENCE_S = 120.0
-RESET, REPEATED = "reset: ", "waiting for the relay: "
+RESET, REPEATED = "all that is stored follows", "waiting for the relay: "
 """What the programs write on stderr."""
 
 
@@ -107,35 +107,36 @@ class LanguageClient:
             self.lines.append(line.strip())
 
 
-def follow_restored(relay: RelayLives, *program: str, folder: Path) -> Restored:
+def follow_restored(suite: SuiteLives, *program: str, folder: Path) -> Restored:
     """Let the client read notifications beyond a backup, restore the backup, and compare all that is announced."""
-    made = set[str]()
-    with LanguageClient(*program, relay.address, "follow", TOPIC, folder=folder) as client:
+    made, client_id = set[str](), folder.name
+    with LanguageClient(*program, suite.address, "follow", f"RESPONSE:{client_id}", folder=folder) as client:
 
         def announce() -> None:
-            made.update(f"{request_id} ERROR" for request_id in relay.announce(ANNOUNCED))
+            made.update(f"{suite.submit(client_id)} OK" for _ in range(ANNOUNCED))
             client.wait(lambda: made <= set(client.lines))
 
         announce()
-        copy = relay.backup()
+        copy = suite.backup()
         announce()
         assert sorted(client.lines) == sorted(made), "across a restart each is announced once"
         assert client.logged(RESET) == 0, "a restart is no reset"
-        relay.restore(copy)
+        suite.restore(copy)
         announce()
         assert set(client.lines) == made
         return Restored(client.logged(RESET), len(made), len(made - set(client.lines)))
 
 
-def call_killed(relay: RelayLives, *program: str, folder: Path) -> Killed:
+def call_killed(suite: SuiteLives, *program: str, folder: Path) -> Killed:
     """Kill the relay while the client makes calls, a number of times."""
-    known = relay.submit()
-    with LanguageClient(*program, relay.address, "states", folder=folder) as client:
+    known = suite.submit(folder.name)
+    suite.wait_ended(known)
+    with LanguageClient(*program, suite.address, "states", folder=folder) as client:
         for kill in range(KILLS):
             client.write(*[known] * CALLS_A_KILL)
             client.wait_lines(kill * CALLS_A_KILL + ANSWERED_BEFORE)
-            relay.kill()
+            suite.kill()
         client.wait_lines(KILLS * CALLS_A_KILL)
         assert client.end() == 0, client.tail()
-        assert set(client.lines) <= {f"{known} REQUEST_STATE_QUEUED", f"{known} REQUEST_STATE_RUNNING"}
+        assert set(client.lines) == {f"{known} REQUEST_STATE_FINISHED"}
         return Killed(KILLS * CALLS_A_KILL, KILLS * CALLS_A_KILL - len(client.lines), client.logged(REPEATED))

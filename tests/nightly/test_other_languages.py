@@ -1,7 +1,7 @@
-"""The clients in docs/clients, generated, compiled and run with their languages' own tools.
+"""The clients in docs/clients, generated, compiled and run with their languages' own tools; and Python's.
 
-Each requests a history, follows notifications of a relay whose database is restored from an older copy, and makes calls
-while the relay is killed.
+Each runs against a whole suite on the simulated exchange: it requests a history, follows notifications while the
+relay's database is restored from an older copy, and makes calls while the relay is killed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.candle_table import HOURS, make_warehouse
-from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 from tests.nightly.language_client import KILLS, call_killed, follow_restored
-from tests.nightly.relay_lives import RelayLives
+from tests.nightly.suite_lives import SuiteLives
 from tests.paths import ROOT
 from tests.rig.report import print_campaign
 
@@ -30,10 +30,10 @@ PLUGINS = (
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
 
-@pytest.fixture
-def relay(tmp_path: Path) -> FakeRelay:
-    warehouse = make_warehouse(tmp_path)
-    return FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS, snapshot=warehouse.last_snapshot))
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuiteLives]:
+    with SuiteLives(tmp_path_factory.mktemp("suite")) as lives:
+        yield lives
 
 
 def run(*arguments: str, folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -49,16 +49,14 @@ def need(*arguments: str, folder: Path, path: Path | None = None) -> None:
     assert found.returncode == 0, f"{arguments}: {found.stdout}{found.stderr}"
 
 
-def check(fake: FakeRelay, *program: str, folder: Path) -> None:
+def check(suite: SuiteLives, *program: str, folder: Path) -> None:
     """Run a client in each way, and print what it saw."""
     started_s = time.monotonic()
-    check_history(fake, *program, folder=folder)
-    with RelayLives(folder / "restored") as relay:
-        restored = follow_restored(relay, *program, folder=folder)
-    with RelayLives(folder / "killed") as relay:
-        killed = call_killed(relay, *program, folder=folder)
+    check_history(suite, *program, folder=folder)
+    restored = follow_restored(suite, *program, folder=folder)
+    killed = call_killed(suite, *program, folder=folder)
     print_campaign(
-        f"docs/clients/{folder.name}: the relay's database restored from an older copy; kill -9 of the relay",
+        f"{folder.name}: the relay's database restored from an older copy; kill -9 of the relay",
         ["resets", "announced", "missed", "kills", "calls", "failed calls", "repeats by the program"],
         [*restored, KILLS, *killed],
         since_s=started_s,
@@ -67,16 +65,13 @@ def check(fake: FakeRelay, *program: str, folder: Path) -> None:
     assert killed.failed == 0
 
 
-def check_history(fake: FakeRelay, *program: str, folder: Path) -> None:
-    """Run a client twice: the history is there, and the request is refused."""
-    with serving(fake):
-        arguments = (fake.address, "history", "BTC/USDT.SIM", *RANGE)
-        answer = run(*program, *arguments, folder=folder)
-        assert (answer.returncode, answer.stdout.strip()) == (0, f"OK: {HOURS} rows in trading.ohlc"), answer.stderr
-        fake.refuse = "ticker 'BTC/USDT.SIM' is unknown"
-        refused = run(*program, *arguments, folder=folder)
-        assert refused.returncode != 0
-        assert f"INVALID: {fake.refuse}" in refused.stderr
+def check_history(suite: SuiteLives, *program: str, folder: Path) -> None:
+    """Run a client twice: the history is there, and a request is refused."""
+    found = run(*program, suite.address, "history", "BTC/USDT.SIM", *RANGE, folder=folder)
+    assert (found.returncode, found.stdout.strip()) == (0, "OK: 24 rows in trading.ohlc"), found.stderr
+    refused = run(*program, suite.address, "history", "BTC/USDT.NOWHERE", *RANGE, folder=folder)
+    assert refused.returncode != 0
+    assert "INVALID: " in refused.stderr and "NOWHERE" in refused.stderr
 
 
 def copy(language: str, tmp_path: Path) -> Path:
@@ -92,7 +87,7 @@ def copy(language: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
-def test_the_go_client(relay: FakeRelay, tmp_path: Path) -> None:
+def test_the_go_client(suite: SuiteLives, tmp_path: Path) -> None:
     folder, path = copy("go", tmp_path), tmp_path / "bin"
     for plugin in PLUGINS:
         need("go", "install", plugin, folder=tmp_path, path=path)
@@ -102,20 +97,26 @@ def test_the_go_client(relay: FakeRelay, tmp_path: Path) -> None:
     need("go", "mod", "init", "dexorder.com/proto", folder=folder / "gen", path=path)
     need("go", "mod", "tidy", folder=folder, path=path)  # the version of Go here may be newer
     need("go", "build", "-o", "client", ".", folder=folder, path=path)
-    check(relay, "./client", folder=folder)
+    check(suite, "./client", folder=folder)
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-def test_the_typescript_client(relay: FakeRelay, tmp_path: Path) -> None:
+def test_the_typescript_client(suite: SuiteLives, tmp_path: Path) -> None:
     folder = copy("typescript", tmp_path)
     need("npm", "install", "--no-audit", "--no-fund", "--no-package-lock", folder=folder)
     need("npm", "run", "-s", "stubs", folder=folder)
     need("npm", "run", "-s", "build", folder=folder)
-    check(relay, "npm", "start", "-s", "--", folder=folder)
+    check(suite, "npm", "start", "-s", "--", folder=folder)
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="Rust is not installed")
-def test_the_rust_client(relay: FakeRelay, tmp_path: Path) -> None:
+def test_the_rust_client(suite: SuiteLives, tmp_path: Path) -> None:
     folder = copy("rust", tmp_path)
     need("cargo", "build", folder=folder)
-    check(relay, os.environ.get("CARGO_TARGET_DIR", "target") + "/debug/dexorder-example", folder=folder)
+    check(suite, os.environ.get("CARGO_TARGET_DIR", "target") + "/debug/dexorder-example", folder=folder)
+
+
+def test_the_python_client(suite: SuiteLives, tmp_path: Path) -> None:
+    folder = tmp_path / "python"
+    folder.mkdir()
+    check(suite, sys.executable, str(ROOT / "tests" / "nightly" / "python_client.py"), folder=folder)

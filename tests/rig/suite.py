@@ -182,7 +182,14 @@ class Suite:
 @contextmanager
 def running_suite(directory: Path, *options: str, **environment: str) -> Iterator[Suite]:
     """Run a suite below ``directory``; at the end stop it and assert that none of its processes is left."""
-    base_port, marker = free_block(20), uuid.uuid4().hex
+    with running_suite_at(free_block(20), directory, *options, **environment) as suite:
+        yield suite
+
+
+@contextmanager
+def running_suite_at(base_port: int, directory: Path, *options: str, **environment: str) -> Iterator[Suite]:
+    """Run a suite as ``running_suite`` does, with known ports."""
+    marker = uuid.uuid4().hex
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "up.log").open("wb") as log:
         process = subprocess.Popen(
