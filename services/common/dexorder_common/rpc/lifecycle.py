@@ -123,7 +123,7 @@ async def grpc_server(
         extra_addresses: More plaintext addresses such as ``unix:/path``, where file permissions replace identity.
         roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
         own_identity: Services that check their callers in another way than by the callers file. They receive every
-            call; `identity.current_caller` is set if that file knows the caller.
+            call, and check the rules of its fields; `identity.current_caller` is set if that file knows the caller.
         trace_roots: Methods (``service/method``) whose calls start a trace if their caller has none.
         limits_of: More settings whose limits GetServerInfo returns.
     Yields:
@@ -140,7 +140,7 @@ async def grpc_server(
     server = grpc.aio.server(
         interceptors=[
             *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),
-            PolicyInterceptor(calls, admit, internal_text),
+            PolicyInterceptor(calls, admit, internal_text, own_identity),
         ],
         options=[
             *KEEPALIVE,

@@ -8,9 +8,9 @@ answer: they are sent one after the other without a step through the handler for
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing
-from functools import cache
+from functools import cache, partial
 from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
@@ -26,6 +26,8 @@ from dexorder_common.rpc.policy import Admit, CallStatus, InternalText, Method, 
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
+Check = Callable[[Any], Any]
+"""Returns a request, or raises InvalidRequest."""
 Fields = Callable[[], frozenset[str]]
 """Returns the names of the fields of a method's request."""
 _STATUS = {code: grpc.StatusCode[code.name] for code in Code}
@@ -39,7 +41,7 @@ HANDLERS = {
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a decoder whose result is the error if the bytes are not a message; `_checked` raises it in the call."""
+    """Return a decoder whose result is the error if the bytes are not a message; `_parsed` raises it in the call."""
 
     def decode(data: bytes) -> Any:
         try:
@@ -54,10 +56,14 @@ def _unless_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return lambda answer: answer if type(answer) is bytes else serialize(answer)
 
 
-def _checked(request: Any) -> Any:
+def _parsed(request: Any) -> Any:
     if isinstance(request, InvalidRequest):
         raise request
-    if isinstance(request, Message):
+    return request
+
+
+def _checked(request: Any) -> Any:
+    if isinstance(_parsed(request), Message):
         check_request(request)
     return request
 
@@ -115,11 +121,21 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
     """Applies the policy to each call; installed by ``lifecycle.grpc_server`` on every server."""
 
     def __init__(
-        self, metrics: CallMetrics, admit: Admit | None = None, internal_text: InternalText | None = None
+        self,
+        metrics: CallMetrics,
+        admit: Admit | None = None,
+        internal_text: InternalText | None = None,
+        own_identity: Collection[str] = (),
     ) -> None:
+        """Create the interceptor.
+
+        Args:
+            own_identity: Services whose handlers find out who calls, and check the fields of a request after that.
+        """
         self._metrics = metrics
         self._admit = admit or (lambda service, context: None)
         self._internal_text = internal_text or (lambda method, error: None)
+        self._own_identity = own_identity
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
@@ -141,7 +157,8 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         _, service, name = path.split("/", 2)
         label, make = HANDLERS[handler.request_streaming, handler.response_streaming]
         method = Method(service, name, self._metrics.tally((label, service, name)), self._internal_text)
-        incoming = _requests if handler.request_streaming else _request
+        check = _parsed if service in self._own_identity else _checked
+        incoming = partial(_requests if handler.request_streaming else _request, check)
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
         deserialize, serialize = handler.request_deserializer, handler.response_serializer
         fields = cache(lambda: _fields_of(deserialize))
@@ -220,12 +237,12 @@ def _fields_of(deserialize: Callable[[bytes], Any] | None) -> frozenset[str]:
     return frozenset() if descriptor is None else field_names(descriptor)
 
 
-def _request(method: Method, request: Any) -> Any:
+def _request(check: Check, method: Method, request: Any) -> Any:
     method.tally.received += 1
-    return _checked(request)
+    return check(request)
 
 
-async def _requests(method: Method, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _requests(check: Check, method: Method, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for request in stream:
         method.tally.received += 1
-        yield _checked(request)
+        yield check(request)

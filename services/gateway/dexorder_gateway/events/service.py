@@ -1,7 +1,8 @@
 """gRPC services of user events except publishing: sessions, records of events, and users' contacts.
 
 EventService and ContactService authenticate their callers themselves, because users show a JWT and are not in the
-callers file. ``lifecycle.grpc_server`` needs `OWN_IDENTITY` and `ROLES`, and `OPTIONS` to detect frozen clients.
+callers file; then they check the rules of the request's fields. ``lifecycle.grpc_server`` needs `OWN_IDENTITY` and
+`ROLES`, and `OPTIONS` to detect frozen clients.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from dexorder_common.clock import SystemClock
 from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
+from dexorder_common.rpc.field_rules import check_request
 from dexorder_common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from dexorder_gateway.events.channels.spec import EventChannelSettings
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
@@ -59,7 +62,7 @@ class EventService(rpc.EventServiceServicer):
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
         """Open a session; yields lists of serialized responses, as `server_interceptor` accepts them."""
         try:
-            user = self._user(context)
+            user = self._user(request, context)
             cursor = cursor_of(request.cursor) if request.HasField("cursor") else None
             session = await self._backend.sessions.open(user, cursor, "grpc")
         except SuiteError as error:
@@ -75,14 +78,16 @@ class EventService(rpc.EventServiceServicer):
 
     async def AckEvent(self, request: pb.AckEventRequest, context: Context) -> pb.AckEventResponse:  # noqa: N802
         """Record an ack; answers when it is on disk."""
-        user = self._user(context)
+        user = self._user(request, context)
         (epoch, sequence), seen = ack_of(request)
         self._backend.metrics.acked("grpc", seen=seen)
         await self._backend.dispatcher.acked(user.user_id, epoch, sequence, seen=seen)
         return pb.AckEventResponse()
 
-    def _user(self, context: Context) -> TokenUser:
-        return self._backend.tokens.user(bearer_token(context))
+    def _user(self, request: Message, context: Context) -> TokenUser:
+        user = self._backend.tokens.user(bearer_token(context))
+        check_request(request)
+        return user
 
 
 class EventLogService(rpc.EventLogServiceServicer):
@@ -120,12 +125,12 @@ class ContactService(rpc.ContactServiceServicer):
 
     async def GetContacts(self, request: pb.GetContactsRequest, context: Context) -> pb.GetContactsResponse:  # noqa: N802
         """Return a user's contacts."""
-        user_id = self._user_id(request.user_id, context)
+        user_id = self._user_id(request, context)
         return pb.GetContactsResponse(contacts=contacts_answer(await self._dispatcher.contacts(user_id)))
 
     async def SetContacts(self, request: pb.SetContactsRequest, context: Context) -> pb.SetContactsResponse:  # noqa: N802
         """Replace a user's contacts."""
-        user_id = self._user_id(request.user_id, context)
+        user_id = self._user_id(request, context)
         before = await self._dispatcher.contacts(user_id)
         await self._dispatcher.set_contacts(user_id, contacts_of(request.contacts, before, self._settings))
         return pb.SetContactsResponse()
@@ -136,20 +141,24 @@ class ContactService(rpc.ContactServiceServicer):
         """Record that a user is active on a channel."""
         if not self._is_staff(context):
             raise NotAllowed("only staff may report presence")
-        user_id = self._user_id(request.user_id, context)
+        user_id = self._user_id(request, context)
         if request.channel not in _PRESENCE:
             raise InvalidRequest(f"channel {request.channel} is not a channel outside of sessions")
         until_ns = SystemClock().wall_ns() + request.active_seconds * 1_000_000_000
         self._dispatcher.user_active(user_id, _PRESENCE[request.channel], until_ns)
         return pb.ReportPresenceResponse()
 
-    def _user_id(self, user_id: str, context: Context) -> str:
-        """Return the user that the call is about."""
-        if self._is_staff(context):
+    def _user_id(
+        self, request: pb.GetContactsRequest | pb.SetContactsRequest | pb.ReportPresenceRequest, context: Context
+    ) -> str:
+        """Return the user that the call is about, and check the request's fields once it is known who calls."""
+        own = None if self._is_staff(context) else self._tokens.user(bearer_token(context)).user_id
+        check_request(request)
+        user_id = request.user_id
+        if own is None:
             if not 0 < len(user_id.encode()) <= MAX_USER_ID_BYTES or "\0" in user_id:
                 raise InvalidRequest(f"user_id does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
             return user_id
-        own = self._tokens.user(bearer_token(context)).user_id
         if user_id not in ("", own):
             raise NotAllowed("a user may only access their own contacts")
         return own

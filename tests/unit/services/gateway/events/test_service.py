@@ -105,6 +105,9 @@ async def test_invalid_requests_are_refused(request_: Any, tmp_path: Path) -> No
         is_ack = isinstance(request_, pb.AckEventRequest)
         call = (alice.events.AckEvent if is_ack else alice.events.WatchEvents)(request_, metadata=alice.metadata)
         assert await code_of(call) is INVALID
+        async with calling(gateway) as nobody:
+            call = (nobody.events.AckEvent if is_ack else nobody.events.WatchEvents)(request_)
+            assert await code_of(call) is UNKNOWN_CALLER, "fields are checked once it is known who calls"
 
 
 async def overrun(gateway: Served, alice: Stubs) -> Any:
@@ -196,6 +199,19 @@ async def test_users_see_their_own_contacts_and_staff_those_of_all(tmp_path: Pat
                 call = caller.log.ListEvents(pb.ListEventsRequest(), metadata=caller.metadata)
                 assert await code_of(call) is lists
         assert [(user, channel) for user, channel, _ in gateway.dispatcher.presence] == [("bob", Channel.TELEGRAM)]
+
+
+async def test_fields_of_contacts_are_checked_once_it_is_known_who_calls(tmp_path: Path) -> None:
+    callers = write_callers(tmp_path / "callers.yaml", {"client_id": "boss", "token": "boss-token", "role": "admin"})
+    async with served(tmp_path, server={"identity": "token", "tokens": callers}) as gateway:
+        for token, expected in (("boss-token", {INVALID}), ("", {UNKNOWN_CALLER, FORBIDDEN})):
+            async with calling(gateway, token) as caller:
+                for method, request in (
+                    (caller.contacts.GetContacts, pb.GetContactsRequest(user_id="x" * 257)),
+                    (caller.contacts.SetContacts, pb.SetContactsRequest(user_id="bob")),
+                    (caller.contacts.ReportPresence, pb.ReportPresenceRequest(user_id="bob", active_seconds=10**7)),
+                ):
+                    assert await code_of(method(request, metadata=caller.metadata)) in expected
 
 
 async def test_without_identity_a_caller_without_a_token_is_staff(tmp_path: Path) -> None:
