@@ -67,22 +67,23 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def start_realtime(s: Suite) -> Awaitable[Any]:
-    wanted = realtime_pb.StartRealtimeRequest(subscription=subscription("a", 60))
+    wanted = realtime_pb.StartRealtimeRequest(subscription=subscription("a"))
     answer: Awaitable[Any] = s.relay.realtime.StartRealtime(wanted)
     return answer
 
 
-async def nothing_before(s: Suite) -> Call:
+async def other_subscribed(s: Suite) -> Call:
+    await start(s, "b")  # what the relay writes at its start is on disk then
     return lambda: start_realtime(s)
 
 
 async def subscribed(s: Suite) -> Call:
-    await start(s, "a", 60)
+    await start(s, "a")
     return lambda: start_realtime(s)
 
 
 async def to_unsubscribe(s: Suite) -> Call:
-    await start(s, "a", 60)
+    await start(s, "a")
     return lambda: s.relay.realtime.StopRealtime(realtime_pb.StopRealtimeRequest(subscription_id="a"))
 
 
@@ -114,11 +115,13 @@ async def page_in_the_table(s: Suite) -> Call:
 
 
 async def instruments(s: Suite) -> Call:
+    await start(s, "b")
     listed = ipb.ReportInstrumentsRequest(exchange="SIM", instruments=[market("A/Q")], fetched_ns=at(0))
     return lambda: s.ingestors.ReportInstruments(listed)
 
 
 async def udf_to_start(s: Suite) -> Call:
+    await start(s, "b")
     wanted = udf_pb.StartUdfRequest(udf=udf_pb.Udf(name="mine", program="average"))
     return lambda: udf_rpc.UdfRegistryServiceStub(s.channel).StartUdf(wanted)
 
@@ -135,6 +138,7 @@ async def udf_to_stop(s: Suite) -> Call:
 
 
 async def trigger_to_register(s: Suite) -> Call:
+    await start(s, "b")
     return lambda: register(s, "t")
 
 
@@ -144,7 +148,7 @@ async def trigger_to_delete(s: Suite) -> Call:
 
 
 CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
-    (nothing_before, 0),
+    (other_subscribed, 0),
     (subscribed, 0),
     (to_unsubscribe, 0),
     (candles_in_kafka, 0),

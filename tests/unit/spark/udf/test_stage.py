@@ -201,6 +201,15 @@ def test_a_foreign_commit_makes_it_look_again(catalog: CatalogSettings, source: 
     assert found(catalog) == oracle(9)
 
 
+def test_two_drivers_leave_each_row_once(catalog: CatalogSettings, source: RunningSource) -> None:
+    """Both feed every trade; the commit of one lets the other begin again at its state."""
+    with running(catalog, source, definition()), running(catalog, source, definition()):
+        for first in range(0, 24, 3):
+            send(source, first, first + 3)
+            wait_until(lambda count=first + 3: len(table_rows(catalog)) >= count, 60)  # type: ignore[misc]
+    assert found(catalog) == oracle(24)
+
+
 def test_rows_that_were_not_sent_on_are_sent_at_the_next_start(catalog: CatalogSettings, source: RunningSource) -> None:
     send(source, 0, 5)
     with running(catalog, source, definition()) as rig:
