@@ -99,6 +99,22 @@ class Connection:
             self._open()
         return reconnected
 
+    def receive(self) -> list[bytes] | None:
+        """Return the frames of the next message; None if none has arrived."""
+        try:
+            frames: list[bytes] = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return frames
+
+    def send(self, frames: list[bytes]) -> bool:
+        """Send a message; return False if there is no room for it."""
+        try:
+            self.socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
     def close(self, *, linger_ms: int | None = None) -> None:
         """Close the socket; by default an XPUB sends its queued events within a second."""
         self.socket.disable_monitor()

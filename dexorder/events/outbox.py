@@ -12,7 +12,7 @@ from pathlib import Path
 from dexorder.errors import OutboxFailed
 from dexorder_common.storage.durable_sqlite import open_durable
 
-_STEPS = (
+STEPS = (
     "CREATE TABLE events("
     "number INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, frame BLOB NOT NULL);",
 )
@@ -20,22 +20,11 @@ _NEWER = "it has version {}; this publisher supports up to version {}"
 
 
 class Outbox:
-    """Open outbox, for the publisher's thread.
+    """Open outbox, for the publisher's thread; see `open_outbox`."""
 
-    Raises:
-        OutboxFailed: Another process uses the file, it is not an outbox, or it can't be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:  # private: events show the users' actions
-            self._connection = open_durable(path, _STEPS, newer=_NEWER, private=True, exclusive=True)
-        except OSError as error:
-            raise OutboxFailed(f"the outbox {path} can't be opened: {error}") from None
-        except (sqlite3.Error, ValueError) as error:
-            busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-            why = "is in use by another publisher" if busy else f"can't be used: {error}"
-            raise OutboxFailed(f"the outbox {path} {why}") from None
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
 
     def write(self, added: Sequence[tuple[str, bytes]], settled: Sequence[str]) -> None:
         """Add events (id and frame) and remove settled ones atomically; OutboxFailed leaves the file unchanged."""
@@ -47,16 +36,16 @@ class Outbox:
         except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.rollback()
-            raise OutboxFailed(f"the outbox {self._path} can't be written: {error}") from None
+            raise OutboxFailed(f"the outbox {self._name} can't be written: {error}") from None
 
     def frame(self, event_id: str) -> bytes:
         """Return an event as it is sent, with its type byte; OutboxFailed if it is missing or can't be read."""
         try:
             row = self._connection.execute("SELECT frame FROM events WHERE event_id = ?", (event_id,)).fetchone()
         except sqlite3.Error as error:
-            raise OutboxFailed(f"the outbox {self._path} can't be read: {error}") from None
+            raise OutboxFailed(f"the outbox {self._name} can't be read: {error}") from None
         if row is None:
-            raise OutboxFailed(f"the outbox {self._path} does not have event {event_id!r}")
+            raise OutboxFailed(f"the outbox {self._name} does not have event {event_id!r}")
         return bytes(row[0])
 
     def events(self) -> Iterator[str]:
@@ -66,3 +55,19 @@ class Outbox:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+
+def open_outbox(path: Path) -> Outbox:
+    """Open or create the file of an outbox.
+
+    Raises:
+        OutboxFailed: Another process uses the file, it is not an outbox, or it can't be written.
+    """
+    try:  # private: events show the users' actions
+        return Outbox(open_durable(path, STEPS, newer=_NEWER, private=True, exclusive=True), str(path))
+    except OSError as error:
+        raise OutboxFailed(f"the outbox {path} can't be opened: {error}") from None
+    except (sqlite3.Error, ValueError) as error:
+        busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+        why = "is in use by another publisher" if busy else f"can't be used: {error}"
+        raise OutboxFailed(f"the outbox {path} {why}") from None

@@ -21,7 +21,7 @@ from dexorder.events.commands import FlushCommand, OutcomeQuery, PublishCommand
 from dexorder.events.config import PublisherSettings
 from dexorder.events.event_builder import ChannelChoice, Payload, build_event
 from dexorder.events.outcomes import Outcome, complete
-from dexorder.events.sender import Sender
+from dexorder.events.thread import SenderThread
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.messaging.frames import encode_event
 from dexorder_common.model.user_events import Priority
@@ -61,10 +61,10 @@ class Publisher:
         """
         try:
             self._settings = settings or read_settings(PublisherSettings, **overrides)
-            self._sender = Sender(self._settings, on_outcome or (lambda _: None), on_queued or (lambda _: None))
+            self._thread = SenderThread(self._settings, on_outcome or (lambda _: None), on_queued or (lambda _: None))
         except (BadSettings, OSError) as error:
             raise DexorderError(str(error)) from None
-        self._sender.thread.start()
+        self._thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class Publisher:
         future: Future[str] = Future()
         priority = Priority(event.delivery.priority)
         written = None if priority is Priority.INFORMATIONAL else future
-        self._sender.commands.put(PublishCommand(event.event_id, event.user_id, priority, frame, written))
+        self._thread.commands.put(PublishCommand(event.event_id, event.user_id, priority, frame, written))
         if written is None:
             complete(future, event.event_id)
         return future
@@ -157,27 +157,27 @@ class Publisher:
         outcomes.
         """
         future: Future[Outcome] = Future()
-        self._sender.commands.put(OutcomeQuery(event_id, future))
+        self._thread.commands.put(OutcomeQuery(event_id, future))
         return future
 
     def subscribed(self, user_id: str) -> bool:
         """Return whether the user has a session open; if not, an INFORMATIONAL event would be dropped."""
-        return self._sender.subscribed(user_id)
+        return self._thread.sender.subscribed(user_id)
 
     @property
     def connected(self) -> bool:
         """True while the guaranteed path is connected."""
-        return self._sender.guaranteed.connected
+        return self._thread.guaranteed.connected
 
     @property
     def addresses(self) -> tuple[str, str]:
         """Addresses of the fast and the guaranteed path; with ``bind`` they have the actual ports."""
-        return self._sender.fast.address, self._sender.guaranteed.address
+        return self._thread.fast.address, self._thread.guaranteed.address
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the gateway has settled all events; False after ``timeout`` seconds."""
         flushed: Future[None] = Future()
-        self._sender.commands.put(FlushCommand(flushed))
+        self._thread.commands.put(FlushCommand(flushed))
         try:
             self._wait(flushed, timeout)
         except TimeoutError:
@@ -186,11 +186,11 @@ class Publisher:
 
     def close(self) -> None:
         """Stop the thread. Pending events are sent after the next start; `flush` waits for the gateway."""
-        self._sender.commands.close()
-        self._sender.thread.join()
+        self._thread.commands.close()
+        self._thread.join()
 
     def _wait(self, future: Future[T], timeout: float | None) -> T:
-        if threading.current_thread() is self._sender.thread and not future.done():
+        if threading.current_thread() is self._thread and not future.done():
             raise RuntimeError("a callback must not wait for its own thread; it may submit")
         return future.result(timeout)
 

@@ -50,15 +50,20 @@ def open_durable(
         db.execute("PRAGMA synchronous = FULL")
         if large_wal:
             db.execute(f"PRAGMA wal_autocheckpoint = {_LARGE_WAL_PAGES}")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if not 0 <= version <= len(steps):
-            raise ValueError(newer.format(version, len(steps)))
-        for number, step in enumerate(steps[version:], start=version + 1):
-            db.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
+        migrate(db, steps, newer=newer)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def migrate(db: sqlite3.Connection, steps: Sequence[str], *, newer: str) -> None:
+    """Apply the steps that a file does not have yet; see `open_durable`."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if not 0 <= version <= len(steps):
+        raise ValueError(newer.format(version, len(steps)))
+    for number, step in enumerate(steps[version:], start=version + 1):
+        db.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -21,13 +20,13 @@ from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.user_events import Channel
 from dexorder_common.rpc.streams import retrieved
+from dexorder_gateway.events.dispatcher.cycle import ContainerSockets, DispatcherCycle
 from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.receiver import read_copies
 from dexorder_gateway.events.dispatcher.thread import DispatcherThread
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import Container, ContainersFile
-from dexorder_gateway.events.ingress.sockets import EventSockets
 from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Result
 from dexorder_gateway.events.store.event_log import EventLog, EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 
@@ -36,8 +35,24 @@ T = TypeVar("T")
 _STOPPED = "the gateway takes no events now"
 
 
+class CycleRunner(Protocol):
+    """`DispatcherThread`, or what runs the cycle in its place."""
+
+    def start(self) -> None:
+        """Start to run the cycle."""
+
+    def stop(self) -> None:
+        """End after a transaction with all calls made until now."""
+
+    def join(self) -> None:
+        """Wait for the end."""
+
+
 class EventDispatcher:
     """`DispatcherPort`: the event loop's side of the dispatcher, called only there. See `start`.
+
+    Args:
+        runner: Returns what runs the cycle, and calls its argument at the end, with the error that ended it, if any.
 
     Attributes:
         failed: Gets the error that ended the dispatcher; never done otherwise.
@@ -49,10 +64,11 @@ class EventDispatcher:
     def __init__(
         self,
         processor: TransactionProcessor,
-        sockets: EventSockets,
-        path: Path,
+        sockets: ContainerSockets,
+        event_log: EventLog,
         containers: ContainersFile,
         clock: Clock,
+        runner: Callable[[DispatcherCycle, Callable[[Exception | None], object]], CycleRunner] = DispatcherThread,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
@@ -61,17 +77,12 @@ class EventDispatcher:
         self.sub_address = sockets.sub_address
         self.router_address = sockets.router_address
         self._epoch = processor.epoch
-        self._log = EventLog(path)
+        self._log = event_log
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False
         in_loop = self._loop.call_soon_threadsafe
-        self._thread = DispatcherThread(
-            processor,
-            sockets,
-            clock,
-            hand_over=lambda effects: in_loop(self._carry_out, effects),
-            ended=lambda failure: in_loop(self._end, failure),
-        )
+        self._cycle = DispatcherCycle(processor, sockets, clock, lambda effects: in_loop(self._carry_out, effects))
+        self._runner = runner(self._cycle, lambda failure: in_loop(self._end, failure))
 
     def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         """See `DispatcherPort`."""
@@ -80,7 +91,7 @@ class EventDispatcher:
     def finished(self, key: EventKey, number: int, result: Result) -> None:
         """Handle the result of a `SendRequest`. After the end it is lost: a restart tries the channel again."""
         if not self._closed:
-            self._thread.call(lambda processor: processor.finished(key, number, result))
+            self._cycle.call(lambda processor: processor.finished(key, number, result))
 
     async def record(self, key: EventKey) -> EventRecord | None:
         """See `DispatcherPort`."""
@@ -97,7 +108,7 @@ class EventDispatcher:
     def session_closed(self, user_id: str) -> None:
         """See `DispatcherPort`."""
         if not self._closed:
-            self._thread.call(lambda processor: processor.session_closed(user_id))
+            self._cycle.call(lambda processor: processor.session_closed(user_id))
 
     def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> asyncio.Future[None]:
         """See `DispatcherPort`."""
@@ -126,23 +137,23 @@ class EventDispatcher:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._runner.start()
 
     def stop_taking(self) -> None:
         """Take no more events of containers, which keep unacked ones; continue with the events taken so far."""
-        self._thread.stop_taking()
+        self._cycle.stop_taking()
 
     async def close(self) -> None:
         """Finish and answer all calls, then end the thread."""
         if not self._closed:
             self._closed = True
-            self._thread.stop()
-        await asyncio.to_thread(self._thread.join)
+            self._runner.stop()
+        await asyncio.to_thread(self._runner.join)
 
     def _call(self, call: Callable[[TransactionProcessor], object]) -> None:
         if self._closed:
             raise Unavailable(_STOPPED)
-        self._thread.call(call)
+        self._cycle.call(call)
 
     def _ask(self, find: Callable[[TransactionProcessor], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -156,7 +167,7 @@ class EventDispatcher:
         return future
 
     def _carry_out(self, effects: AfterCommit) -> None:
-        self._thread.transient_taken(len(effects.transient))
+        self._cycle.transient_taken(len(effects.transient))
         for future, result in effects.resolved:
             if future.done():  # cancelled
                 continue

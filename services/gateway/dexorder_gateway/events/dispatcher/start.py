@@ -24,7 +24,8 @@ from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.ingress.sockets import open_sockets
 from dexorder_gateway.events.model import Contacts, Event, EventMessage, no_contact
-from dexorder_gateway.events.store.outbox import EventOutbox
+from dexorder_gateway.events.store.event_log import EventLog
+from dexorder_gateway.events.store.outbox import EventOutbox, open_outbox
 
 _MIDDLE_COLLECTIONS = 1_000
 """Collections of the middle generation for each full one."""
@@ -61,12 +62,12 @@ async def open_dispatcher(
         with _naming("DEXORDER_EVENTS_CONTAINERS", settings.containers):
             containers = ContainersFile(settings.containers)
         with _naming("DEXORDER_EVENTS_DB", settings.db):
-            outbox = EventOutbox(settings.db)
+            outbox = open_outbox(settings.db)
         closing.callback(outbox.close)
         closing.enter_context(background_checkpoints(settings.db))
         processor = await asyncio.to_thread(read_outbox, outbox)
         sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
-        dispatcher = EventDispatcher(processor, sockets, settings.db, containers, clock)
+        dispatcher = EventDispatcher(processor, sockets, EventLog(settings.db), containers, clock)
         dispatcher.start()
         try:
             yield dispatcher

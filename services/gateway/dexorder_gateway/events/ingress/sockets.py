@@ -107,7 +107,12 @@ class EventSockets:
     """
 
     def __init__(
-        self, context: zmq.Context[Socket], settings: EventsSettings, containers: ContainersFile, dropped: Dropped
+        self,
+        context: zmq.Context[Socket],
+        settings: EventsSettings,
+        containers: ContainersFile,
+        dropped: Dropped,
+        waker: Waker,
     ) -> None:
         self._context = context
         self._settings = settings
@@ -115,6 +120,7 @@ class EventSockets:
         self._containers = containers
         self._dropped = dropped
         self._keys = containers.current().keys
+        self._waker = waker
         self._poller = zmq.Poller()
         self._topics: set[bytes] = set()
         self._unsubscribed = False
@@ -159,8 +165,12 @@ class EventSockets:
         if socket in self._poller:
             self._poller.unregister(socket)
 
-    def wait(self, waker: Waker, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
-        """Wait for messages on ROUTER and SUB, as far as requested, or for the waker; return which of them has some."""
+    def wake(self) -> None:
+        """End the present wait, or the next one; thread-safe."""
+        self._waker.wake()
+
+    def wait(self, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
+        """Wait for messages on ROUTER and SUB, as far as requested, or for a wake; return which of them has some."""
         self._close_if_revoked()
         self._close_if_lost()
         for socket, wanted in ((self._router, router), (self._sub, sub)):
@@ -168,11 +178,11 @@ class EventSockets:
                 self._poller.register(socket, zmq.POLLIN)
             else:
                 self._unregister(socket)
-        self._poller.register(waker, zmq.POLLIN)
+        self._poller.register(self._waker, zmq.POLLIN)
         if self._monitor:
             self._poller.register(self._monitor.events, zmq.POLLIN)
         ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
-        waker.clear()
+        self._waker.clear()
         return self._router in ready, self._sub in ready
 
     def _close_if_revoked(self) -> None:
@@ -273,7 +283,9 @@ def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: 
         closing.callback(context.destroy, linger=0)  # closes sockets that a failure left open
         if settings.curve_key:
             closing.enter_context(curve_authentication(context, containers))
-        ports = EventSockets(context, settings, containers, dropped)
+        waker = Waker()
+        closing.callback(waker.close)
+        ports = EventSockets(context, settings, containers, dropped, waker)
         closing.callback(ports.close)
         yield ports
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,21 +44,11 @@ class EventOutbox:
         epoch: Identifies the sequences of this file and of its copies; another file has another epoch.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file.
-
-        Raises:
-            OSError: The file can't be opened.
-            ValueError: A newer gateway has written it.
-            sqlite3.Error: It is not an outbox, or is damaged.
-        """
-        self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
-        self._committing = ThreadPoolExecutor(1, "outbox")
-        try:
-            (self.epoch,) = self._db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
-        except BaseException:
-            self._db.close()
-            raise
+    def __init__(self, db: sqlite3.Connection, committing: Executor) -> None:
+        """Use an open file, and a thread that commits while its own does something else; see `open_outbox`."""
+        self._db = db
+        self._committing = committing
+        (self.epoch,) = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
 
     def close(self) -> None:
         """Close the file."""
@@ -182,3 +172,19 @@ class EventOutbox:
         except BaseException:
             self._db.rollback()
             raise
+
+
+def open_outbox(path: Path) -> EventOutbox:
+    """Open or create the file of an outbox.
+
+    Raises:
+        OSError: The file can't be opened.
+        ValueError: A newer gateway has written it.
+        sqlite3.Error: It is not an outbox, or is damaged.
+    """
+    db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
+    try:
+        return EventOutbox(db, ThreadPoolExecutor(1, "outbox"))
+    except BaseException:
+        db.close()
+        raise

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import zmq
 
 from dexorder.events import PublisherSettings
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.ingress.containers import ContainersFile
-from dexorder_gateway.events.ingress.sockets import EventSockets, Waker, open_sockets
+from dexorder_gateway.events.ingress.sockets import EventSockets, open_sockets
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 SENT = 400
@@ -60,10 +60,9 @@ def send(dealer: zmq.Socket[bytes], count: int) -> None:
 def until_read(ports: EventSockets, count: int) -> None:
     """Read this many messages."""
     until_s = time.monotonic() + SECONDS
-    with closing(Waker()) as waker:
-        while ports.wait(waker, 100, router=True, sub=True)[0] or count:
-            count -= len(list(ports.events(count)))
-            assert time.monotonic() < until_s, count
+    while ports.wait(100, router=True, sub=True)[0] or count:
+        count -= len(list(ports.events(count)))
+        assert time.monotonic() < until_s, count
 
 
 def test_heartbeats_are_answered_while_messages_wait() -> None:

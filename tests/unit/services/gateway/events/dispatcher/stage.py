@@ -20,7 +20,7 @@ from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
 from dexorder_gateway.events.model import Ack
-from dexorder_gateway.events.store.outbox import EventOutbox
+from dexorder_gateway.events.store.outbox import open_outbox
 from tests.unit.services.gateway.events.samples import render
 
 A = b"connection-a"
@@ -45,7 +45,7 @@ class Stage:
 
     def _open(self) -> None:
         assert self.settings.db is not None
-        self.outbox = EventOutbox(self.settings.db)
+        self.outbox = open_outbox(self.settings.db)
         people = ContactsCache(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
         delivery = EventDelivery(delivery_settings(self.settings), people, render=render)
         self.processor = TransactionProcessor(self.outbox, delivery, people, self.settings, self.metrics, self.clock)

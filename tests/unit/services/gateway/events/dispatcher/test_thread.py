@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dexorder_common.clock import ManualClock
-from dexorder_gateway.events.dispatcher.thread import MAX_CALLS_S, DispatcherThread
+from dexorder_common.clock import SystemClock
+from dexorder_gateway.events.dispatcher.cycle import MAX_CALLS_NS, DispatcherCycle
+from dexorder_gateway.events.dispatcher.thread import DispatcherThread
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
+
+MAX_CALLS_S = MAX_CALLS_NS / 1e9
 
 
 class Idle:
@@ -41,17 +44,18 @@ def slow(seconds: float, done: list[int], number: int) -> Callable[[TransactionP
     return call
 
 
-def thread_of(idle: Idle) -> DispatcherThread:
-    return DispatcherThread(idle, idle, ManualClock(), lambda effects: None, lambda failure: None)  # type: ignore[arg-type]
+def cycle_of(idle: Idle) -> DispatcherCycle:
+    return DispatcherCycle(idle, idle, SystemClock(), lambda effects: None)  # type: ignore[arg-type]
 
 
 def test_many_calls_are_made_in_order_and_in_several_transactions() -> None:
     """Otherwise containers would wait for an ack until all calls are made."""
     idle, done = Idle(), list[int]()
-    thread, over = thread_of(idle), threading.Event()
+    cycle, over = cycle_of(idle), threading.Event()
+    thread = DispatcherThread(cycle, lambda failure: None)
     for number in range(20):
-        thread.call(slow(MAX_CALLS_S / 2, done, number))
-    thread.call(lambda processor: over.set())
+        cycle.call(slow(MAX_CALLS_S / 2, done, number))
+    cycle.call(lambda processor: over.set())
     thread.start()
     assert over.wait(20)
     assert (done, idle.transactions >= 9) == (list(range(20)), True)
@@ -61,9 +65,10 @@ def test_many_calls_are_made_in_order_and_in_several_transactions() -> None:
 
 def test_calls_made_before_the_end_are_in_the_last_transaction() -> None:
     idle, done = Idle(), list[int]()
-    thread = thread_of(idle)
+    cycle = cycle_of(idle)
+    thread = DispatcherThread(cycle, lambda failure: None)
     for number in range(10):
-        thread.call(slow(MAX_CALLS_S, done, number))
+        cycle.call(slow(MAX_CALLS_S, done, number))
     thread.stop()
     thread.start()
     thread.join()

@@ -22,7 +22,7 @@ from dexorder_gateway.events.model import (
     WebPushSubscription,
 )
 from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog, EventQuery, ReplayBatch
-from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, EventOutbox
+from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, EventOutbox, open_outbox
 from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.samples import event
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def outbox(path: Path) -> Iterator[EventOutbox]:
-    opened = EventOutbox(path)
+    opened = open_outbox(path)
     yield opened
     opened.close()
 
@@ -76,7 +76,7 @@ def test_queued_events_are_read_back_with_all_their_state(path: Path, outbox: Ev
     changed = second._replace(channel_index=1, attempts=1, sequence=9)
     outbox.write(changes(updated=[second._replace(channel_index=5), changed], finals=[final(ended.event)]))
     assert list(outbox.queued()) == [first, changed]
-    again = EventOutbox(path)
+    again = open_outbox(path)
     assert list(again.queued()) == [first, changed]
     assert again.epoch == outbox.epoch and len(again.epoch) == 32
     assert again.sequences() == {"alice": 9}
@@ -153,7 +153,7 @@ def test_file_is_readable_by_its_owner_only_and_a_newer_schema_is_refused(path: 
         db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(ValueError, match="schema version 99"):
-        EventOutbox(path)
+        open_outbox(path)
 
 
 def test_old_events_are_deleted_in_portions_and_their_sequences_remembered(path: Path, outbox: EventOutbox) -> None:

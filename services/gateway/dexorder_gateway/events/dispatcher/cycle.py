@@ -1,0 +1,193 @@
+"""Cycle of the dispatcher: wait, take messages and calls, decide, commit, carry out. One thread runs it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.times import SECOND_NS
+from dexorder_gateway.events.dispatcher.receiver import ReadCopy, read_copies
+from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder_gateway.events.ingress.containers import Container
+from dexorder_gateway.events.model import Ack
+from dexorder_gateway.events.store.outbox import Committed
+
+MAX_MESSAGES = 512
+"""Messages of each socket in one cycle; also how many acks a crash between commit and ack can lose."""
+BATCH_MESSAGES = 32
+MAX_RECEIVE_NS = MAX_CALLS_NS = 5_000_000
+FLOOD_MESSAGES = 4
+"""A socket serves its peers in turn, so beside one that floods the others wait for two cycles at most. These are short:
+they end after this many guaranteed events of containers above their hard quota."""
+MAX_AHEAD = 128
+"""Events that are read during a commit, and taken in the next cycle all at once, even in a flood."""
+MAX_UNTAKEN = 10_000
+"""Transient events that the event loop has not taken; above this no more are read."""
+MAX_WAIT_MS = 500
+FORGET_NS = 60 * SECOND_NS
+FORGET_MORE_NS = SECOND_NS // 10
+
+
+class ContainerSockets(Protocol):
+    """What the cycle needs of `EventSockets`. ``wake`` is thread-safe."""
+
+    @property
+    def sub_address(self) -> str:
+        """Return the address of the fast path."""
+
+    @property
+    def router_address(self) -> str:
+        """Return the address of the guaranteed path."""
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+
+    def wait(self, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
+        """Wait for messages on ROUTER and SUB, as far as requested, or for a wake; return which of them has some."""
+
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
+        """Receive from ROUTER: sender, UserEvent or None, routing id."""
+
+    def published(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        """Receive from SUB: sender, topic, UserEvent."""
+
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        """Send acks to routing ids."""
+
+    def unsubscribe_all(self) -> None:
+        """Show containers that SUB has no listener."""
+
+    def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
+        """Subscribe to topics, and unsubscribe from others."""
+
+
+class DispatcherCycle:
+    """Owner of the sockets and the processor. ``run`` and ``timeout_ms`` are for one thread, the rest for any.
+
+    Args:
+        hand_over: Called after each commit with effects for the event loop.
+    """
+
+    def __init__(
+        self,
+        processor: TransactionProcessor,
+        sockets: ContainerSockets,
+        clock: Clock,
+        hand_over: Callable[[AfterCommit], object],
+    ) -> None:
+        self._processor = processor
+        self._sockets = sockets
+        self._clock = clock
+        self._hand_over = hand_over
+        self._calls: deque[Callable[[TransactionProcessor], object]] = deque()
+        self._taking = True
+        self._ahead: list[ReadCopy] = []
+        self._flooded = False
+        self._transient_handed = 0
+        self._transient_taken = 0
+        self._forget_at_ns = clock.monotonic_ns()
+
+    def call(self, call: Callable[[TransactionProcessor], object]) -> None:
+        """Make a call in the next transaction, in the order of these calls."""
+        self._calls.append(call)
+        self.wake()
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        self._sockets.wake()
+
+    def transient_taken(self, count: int) -> None:
+        """Count transient events that the event loop has taken."""
+        waited = self._transient_handed - self._transient_taken >= MAX_UNTAKEN
+        self._transient_taken += count
+        if waited:
+            self.wake()
+
+    def stop_taking(self) -> None:
+        """Take no more messages of containers; calls and due work continue."""
+        self._taking = False
+        self.wake()
+
+    def timeout_ms(self) -> int:
+        """Return how long the next cycle may wait for messages."""
+        if self._calls or self._ahead:
+            return 0
+        due_ns = self._processor.next_due_ns()
+        if due_ns is None:
+            return MAX_WAIT_MS
+        return min(MAX_WAIT_MS, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))
+
+    def run(self, timeout_ms: int, *, all_calls: bool = False) -> None:
+        """Run one cycle: one transaction and its effects."""
+        processor, taking = self._processor, self._taking
+        if not taking:
+            self._sockets.unsubscribe_all()
+        reads_sub = taking and self._transient_handed - self._transient_taken < MAX_UNTAKEN
+        router, sub = self._sockets.wait(timeout_ms, router=taking, sub=reads_sub)
+        processor.begin()
+        self._make_calls(math.inf if all_calls else MAX_CALLS_NS)
+        more = self._take_events() if router or self._ahead else False
+        if sub:
+            processor.receiver.take_published(self._sockets.published(MAX_MESSAGES))
+        processor.due()
+        self._carry_out(processor.commit(self._read_ahead if more else None))
+        self._forget()
+
+    def _make_calls(self, max_ns: float) -> None:
+        until_ns = self._clock.monotonic_ns() + max_ns
+        for _ in range(len(self._calls)):
+            self._calls.popleft()(self._processor)
+            if self._clock.monotonic_ns() >= until_ns:
+                break
+
+    def _take_events(self) -> bool:
+        """Take guaranteed events; return whether more may be waiting, not counting a flood."""
+        until_ns = self._clock.monotonic_ns() + MAX_RECEIVE_NS
+        batch = FLOOD_MESSAGES if self._flooded else BATCH_MESSAGES
+        copies = self._ahead
+        self._ahead = []
+        above = self._processor.receiver.take(copies)
+        for _ in range(MAX_MESSAGES // batch):
+            if above >= FLOOD_MESSAGES or self._clock.monotonic_ns() >= until_ns:
+                break
+            copies = self._read(batch)
+            above += self._processor.receiver.take(copies)
+            if len(copies) < batch:
+                break
+        self._flooded = above > 0
+        return len(copies) >= batch and not self._flooded
+
+    def _read_ahead(self, committed: Committed) -> None:
+        """Read the next cycle's first events during a commit."""
+        while len(self._ahead) < MAX_AHEAD and not committed():
+            copies = self._read(BATCH_MESSAGES)
+            self._ahead += copies
+            if len(copies) < BATCH_MESSAGES:
+                break
+
+    def _read(self, limit: int) -> list[ReadCopy]:
+        return read_copies(self._sockets.events(limit)) if self._taking else []
+
+    def _carry_out(self, effects: AfterCommit) -> None:
+        to_connections: list[tuple[bytes, Ack]] = []
+        to_callbacks = []
+        for reply_to, ack in effects.acks:
+            if isinstance(reply_to, bytes):
+                to_connections.append((reply_to, ack))
+            else:
+                to_callbacks.append((reply_to, ack))
+        self._sockets.send_acks(to_connections)
+        self._sockets.subscribe(effects.subscribe, effects.unsubscribe)
+        effects.acks = to_callbacks  # type: ignore[assignment]  # fewer kinds of ReplyTo
+        self._transient_handed += len(effects.transient)
+        if to_callbacks or effects.sends or effects.session_events or effects.transient or effects.resolved:
+            self._hand_over(effects)
+
+    def _forget(self) -> None:
+        if (now_ns := self._clock.monotonic_ns()) >= self._forget_at_ns:
+            more = self._processor.forget()
+            self._forget_at_ns = now_ns + (FORGET_MORE_NS if more else FORGET_NS)
