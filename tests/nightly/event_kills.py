@@ -2,7 +2,8 @@
 
 A third of the events is sent once more in every life until they are final; the others only until they are queued, as
 from then on the gateway has the duty. Providers take a moment to answer, so that kills land between their taking an
-event and the commit that knows of it: only then may a provider get an event again.
+event and the commit that knows of it: only then may a provider get an event again. Every other kill is at a random
+time; before the others a provider has taken an event and has not answered, so that some kill is sure to land there.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import grpc
 
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
-from tests.integration.events.container import CRITICAL, Container, event
-from tests.integration.events.provider_servers import Answer
+from tests.integration.events.container import CRITICAL, Container, event, until
+from tests.integration.events.provider_servers import HANG, Answer
 from tests.integration.events.rig import Rig
 
 USERS = 8
 MOST_DELAY_S = 0.15
 PROVIDER_S = 0.1
+ANSWER = Answer(delay_seconds=PROVIDER_S)
 DRAIN_S = 0.05
 PATIENCE_S = 120.0
 NAME = "spare-0"
@@ -88,7 +90,7 @@ class Campaign:
         """Run a number of processes that are killed, and a last one in which all events must become final."""
         rig = self.rig
         for provider in rig.provider_servers.all:
-            provider.usual = Answer(delay_seconds=PROVIDER_S)
+            provider.usual = ANSWER
         self.users = [rig.user() for _ in range(USERS)]
         self.clients = [Heard(user) for user in self.users[: USERS // 2]]
         rig.gateway.start()
@@ -98,8 +100,8 @@ class Campaign:
         try:
             async with rig.container(NAME) as container:
                 for life in range(kills):
-                    await self._send(container, events * (life + 1) // kills)
-                    await self._kill_at_random(container)
+                    await self._live(container, events * (life + 1) // kills, holds=life % 2 == 0)
+                    await self._kill(container)
                     if life % 10 == 9:
                         final = sum(state == pb.DELIVERED for state in self.states.values())
                         print(f"{life + 1} kills, {len(self.sent)} sent, {final} known as delivered", flush=True)
@@ -110,6 +112,15 @@ class Campaign:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
         assert not self.errors, self.errors[:5]
+
+    async def _live(self, container: Container, up_to: int, *, holds: bool) -> None:
+        """Let the gateway deliver for a random time; with ``holds``, until a provider holds a call for good."""
+        telegram = self.rig.provider_servers.telegram
+        telegram.usual, before = HANG if holds else ANSWER, len(telegram.everything())
+        await self._send(container, up_to)
+        if holds:
+            await until(lambda: len(telegram.everything()) > before)
+        await self._listen(container, random.uniform(0, MOST_DELAY_S))
 
     async def _send(self, container: Container, up_to: int) -> None:
         """Send new events up to a number, and those that this process must get again."""
@@ -136,9 +147,9 @@ class Campaign:
             self.errors.append(f"{ack.event_id} was {before}, then {ack}")
         self.states[ack.event_id] = ack.status
 
-    async def _kill_at_random(self, container: Container) -> None:
-        await self._listen(container, random.uniform(0, MOST_DELAY_S))
+    async def _kill(self, container: Container) -> None:
         self.rig.gateway.kill()
+        self.rig.provider_servers.telegram.usual = ANSWER
         await self._listen(container, DRAIN_S)
         with_provider = {f"e-{number}" for number in self.provider_calls()}
         in_flight = [e for e in with_provider - self.settled if self.states.get(e) != pb.DELIVERED]

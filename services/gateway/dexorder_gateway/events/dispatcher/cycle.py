@@ -112,14 +112,14 @@ class DispatcherCycle:
         self._taking = False
         self.wake()
 
-    def timeout_ms(self) -> int:
+    def timeout_ms(self, longest: int = MAX_WAIT_MS) -> int:
         """Return how long the next cycle may wait for messages."""
         if self._calls or self._ahead:
             return 0
         due_ns = self._processor.next_due_ns()
         if due_ns is None:
-            return MAX_WAIT_MS
-        return min(MAX_WAIT_MS, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))
+            return longest
+        return min(longest, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))
 
     def run(self, timeout_ms: int, *, all_calls: bool = False) -> None:
         """Run one cycle: one transaction and its effects."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from dexorder_common.clock import SystemClock
+from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Channel
 from dexorder_common.storage.durable_sqlite import background_checkpoints
@@ -49,11 +49,9 @@ async def open_dispatcher(
     clock = SystemClock()
 
     def read_outbox(outbox: EventOutbox) -> TransactionProcessor:
-        contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
-        delivery = EventDelivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
         collect_old_objects_rarely()
         with collector_paused():
-            return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)
+            return processor_of(outbox, settings, metrics, clock, render=render, reachable=reachable)
 
     with ExitStack() as closing:
         closing.enter_context(
@@ -73,6 +71,21 @@ async def open_dispatcher(
             yield dispatcher
         finally:
             await dispatcher.close()
+
+
+def processor_of(
+    outbox: EventOutbox,
+    settings: EventsSettings,
+    metrics: DispatcherMetrics,
+    clock: Clock,
+    *,
+    render: Callable[[Event], EventMessage],
+    reachable: Callable[[Channel, Contacts], str] = no_contact,
+) -> TransactionProcessor:
+    """Return a processor that continues with what an outbox contains."""
+    contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
+    delivery = EventDelivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
+    return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)
 
 
 @contextmanager

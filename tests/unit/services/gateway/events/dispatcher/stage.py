@@ -11,11 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import ManualClock
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.channel_policy import ContactsCache
-from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.receiver import Copy, read_copies
-from dexorder_gateway.events.dispatcher.start import delivery_settings
+from dexorder_gateway.events.dispatcher.start import processor_of
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
@@ -46,9 +44,7 @@ class Stage:
     def _open(self) -> None:
         assert self.settings.db is not None
         self.outbox = open_outbox(self.settings.db)
-        people = ContactsCache(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
-        delivery = EventDelivery(delivery_settings(self.settings), people, render=render)
-        self.processor = TransactionProcessor(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
+        self.processor = processor_of(self.outbox, self.settings, self.metrics, self.clock, render=render)
 
     def again(self) -> AfterCommit:
         self.outbox.close()
