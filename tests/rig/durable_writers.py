@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from dexorder.events.outbox import Outbox
+from dexorder.events.outbox import open_outbox
 from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.model import NO_CONTACTS
-from dexorder_gateway.events.store.outbox import EventOutbox
+from dexorder_gateway.events.store.outbox import open_outbox as open_events
 from dexorder_relay.store.database import open_store
 from dexorder_spark.cep.journal import Journal, JournalBatch, Snapshot
 
@@ -35,14 +35,14 @@ async def relay(folder: Path) -> AsyncIterator[int]:
 
 
 def gateway(folder: Path) -> Iterator[int]:
-    outbox = EventOutbox(folder / "events.db")
+    outbox = open_events(folder / "events.db")
     for number in count():
         outbox.write(DeliveryChanges(), {str(number): NO_CONTACTS}, meanwhile=lambda done: None)
         yield number
 
 
 def publisher(folder: Path) -> Iterator[int]:
-    outbox = Outbox(folder / "outbox.db")
+    outbox = open_outbox(folder / "outbox.db")
     for number in count():
         outbox.write([(str(number), b"event")], [])
         yield number
@@ -72,11 +72,11 @@ async def read(part: str, folder: Path) -> int:
             sql = "SELECT value FROM meta WHERE name LIKE 'test-%'"
             numbers = {row[0] for row in await store.read(lambda db: db.execute(sql).fetchall())}
     elif part == "gateway":
-        events = EventOutbox(folder / "events.db")
+        events = open_events(folder / "events.db")
         numbers = set(map(int, events.contacts()))
         events.close()
     else:
-        outbox = Outbox(folder / "outbox.db")
+        outbox = open_outbox(folder / "outbox.db")
         numbers = set(map(int, outbox.events()))
         outbox.close()
     assert numbers == set(range(len(numbers)))
