@@ -82,14 +82,8 @@ smoke: classes  ## The whole suite as processes, each part killed once, and the 
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
 	  tests/smoke tests/conformance tests/integration tests/newcomer
 
-nightly: classes  ## Shortened campaigns; every property with new random examples, whose seed is printed.
-	@export DEXORDER_TEST_SEED=$${DEXORDER_TEST_SEED:-$$RANDOM$$RANDOM}; \
-	  echo "seed $$DEXORDER_TEST_SEED; repeat with DEXORDER_TEST_SEED=$$DEXORDER_TEST_SEED"; set -ex; \
-	  $(PY) -m pytest -m "nightly and not soak"; \
-	  DEXORDER_TEST_AUTO_CREATE=1 $(PY) -m pytest -m "not smoke and not nightly and not soak" tests/conformance/pixy; \
-	  $(PY) -m pytest -m "hypothesis and not smoke and not soak" --hypothesis-profile=nightly \
-	    --hypothesis-seed=$$DEXORDER_TEST_SEED; \
-	  $(PY) -m tests.breaks
+nightly: classes  ## Campaigns, new random examples, breaks, coverage, in 4 h at most; bench/results/nightly.md has the result. PARTS="a b" for some.
+	$(PY) -m tests.nightly $(PARTS)
 
 soak: classes  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/nightly tests/integration/production

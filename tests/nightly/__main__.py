@@ -1,0 +1,116 @@
+"""``make nightly``: runs every part of the night, also after one has failed, and writes bench/results/nightly.md.
+
+Words choose parts: ``python -m tests.nightly properties``. The seed of random examples is `DEXORDER_TEST_SEED`, or a
+new one; the page names it. The limits of the parts add up to four hours.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.nightly.results import FILE, PartResult, page, read_results
+from tests.paths import ROOT
+
+PAGE = ROOT / "bench" / "results" / "nightly.md"
+GATE = "not smoke and not nightly and not soak"
+PARALLEL = "-n 3 --dist loadgroup --no-loadscope-reorder"
+COVERAGE = (
+    "python -m coverage erase && python -m coverage run -m pytest -q tests/unit && "
+    "python -m coverage combine --quiet && python -m coverage report"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A command of the night.
+
+    Attributes:
+        arguments: What pytest gets; None if the command is another one.
+        limit_seconds: Time after which it is stopped, with all processes of its group.
+    """
+
+    name: str
+    limit_seconds: int
+    arguments: str | None = None
+    command: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def line(self, seed: str) -> str:
+        """Return the command as a line for a shell."""
+        if self.arguments is None:
+            return self.command
+        return f"python -m pytest -p tests.nightly.results {self.arguments.format(seed=seed)}"
+
+
+PARTS = (
+    Part("campaigns", 7_200, "-m 'nightly and not soak'"),
+    Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
+    Part(
+        "properties",
+        2_700,
+        PARALLEL + " -m 'hypothesis and not smoke and not soak' --hypothesis-profile=nightly --hypothesis-seed={seed}",
+    ),
+    Part("breaks", 2_700, command="python -m tests.breaks"),
+    Part("coverage", 1_200, command=COVERAGE),
+)
+
+
+def run_part(part: Part, seed: str, folder: Path) -> PartResult:
+    """Run a part to its end or its limit; its output goes to the terminal."""
+    lines = folder / f"{part.name}.jsonl"
+    environment = {**os.environ, **part.environment, "DEXORDER_TEST_SEED": seed, FILE: str(lines)}
+    line = part.line(seed)
+    print(f"== {part.name}: {line}", flush=True)
+    began = time.monotonic()
+    child = subprocess.Popen(line, shell=True, cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        code = child.wait(part.limit_seconds)
+        result = "passed" if code == 0 else f"failed (exit code {code})"
+    except subprocess.TimeoutExpired:
+        result = "stopped at its limit"
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    return PartResult(part.name, time.monotonic() - began, result, read_results(lines))
+
+
+def run_parts(parts: Sequence[Part], seed: str, to: Path) -> bool:
+    """Run parts one after the other, and write the page after each; return whether all have passed."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    facts = (
+        f"Commit {commit.stdout.strip() or 'unknown'}, begun {date}, {os.cpu_count()} cores, seed {seed}: repeat with"
+    )
+    facts = f"{facts} `DEXORDER_TEST_SEED={seed} python -m tests.nightly {shlex.join(part.name for part in parts)}`."
+    done: list[PartResult] = []
+    with tempfile.TemporaryDirectory(prefix="dexorder-nightly-") as folder:
+        for part in parts:
+            done.append(run_part(part, seed, Path(folder)))
+            to.write_text(page("`make nightly`", facts, done))
+    print(to.read_text())
+    return all(each.result == "passed" for each in done)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the parts that the words name, all by default; 1 if one has failed."""
+    unknown = set(words) - {part.name for part in PARTS}
+    if unknown:
+        print(f"unknown parts {sorted(unknown)}; there are {[part.name for part in PARTS]}", file=sys.stderr)
+        return 2
+    seed = os.environ.get("DEXORDER_TEST_SEED") or str(random.SystemRandom().randrange(1, 2**30))
+    return 0 if run_parts([part for part in PARTS if not words or part.name in words], seed, PAGE) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
