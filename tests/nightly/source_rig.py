@@ -16,6 +16,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
@@ -50,6 +51,7 @@ RECORDS_A_BATCH = 12
 CUT_BYTES = range(200, 8_000)
 """Bytes of one ReadFn stream, up to three pages, after which it is cut; no other call's answer is as long."""
 FOREIGN = "FOREIGN/ROWS.NONE"
+FOREIGN_REST = 5
 COMMITTED = (Moment.ROWS_COMMITTED, Moment.REPORTED)
 
 
@@ -321,17 +323,24 @@ class Rig:
 
     @contextmanager
     def _foreign_writer(self) -> Iterator[None]:
-        """Append rows of another series as a user would, with pyiceberg's own commits, as fast as they succeed."""
+        """Append rows of another series as a user would, with pyiceberg's own commits.
+
+        Between them it rests for a multiple of the time that the last one took, so that on a busy machine a driver's
+        commit, which takes longer, also finds a moment without another one.
+        """
         ended = threading.Event()
 
         def write() -> None:
+            took_s = 0.0
             for number in itertools.count():
-                if ended.wait(0.1):
+                if ended.wait(0.1 + FOREIGN_REST * took_s):
                     return
+                started_s = time.monotonic()
                 head = control(number, 1, ticker=FOREIGN)
                 rows = CANDLES.decode(head, page(head)[0])
                 with suppress(CommitFailedException, NoSuchTableError, OperationalError):
                     self._settings.load().load_table(OHLC.name).append(pa.Table.from_batches([rows]))
+                took_s = time.monotonic() - started_s
 
         writer = threading.Thread(target=write)
         writer.start()

@@ -27,7 +27,7 @@ async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> N
     async with suite(tmp_path) as s:
         udfs = rpc.UdfRegistryServiceStub(s.channel)
         status = pb.UdfStatus(name="mine", state=pb.UDF_STATE_RUNNING, rows=7, generation=first.generation)
-        lines = [pb.UdfLogLine(time_ns=1, text="field is close")]
+        lines = [pb.UdfLogLine(time_ns=1, text=text) for text in ("field is close", "second", "third")]
         report = ppb.SyncUdfsRequest(statuses=[status], logs=[ppb.UdfLogLines(name="mine", lines=lines)])
         answer = await s.pipeline.stub.SyncUdfs(report)
         mine, other = answer.registrations
@@ -36,8 +36,10 @@ async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> N
         assert (other.name, other.stopped, other.reset_generation) == ("other", True, other.generation)
         listed = {each.udf.name: each.status for each in (await udfs.ListUdfs(pb.ListUdfsRequest())).udfs}
         assert (listed["mine"].rows, listed["mine"].state) == (7, pb.UDF_STATE_RUNNING)
-        logs = await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine"))
-        assert [line.text for line in logs.lines] == ["field is close"]
+        logs = await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine", page_size=2))
+        assert [line.text for line in logs.lines] == ["field is close", "second"]
+        logs = await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine", page_size=2, page_token=logs.next_page_token))
+        assert [line.text for line in logs.lines] == ["third"] and not logs.next_page_token
         assert not (
             await udfs.ListUdfLogs(pb.ListUdfLogsRequest(name="mine", after_number=logs.lines[-1].number))
         ).lines

@@ -82,12 +82,12 @@ class WatchEventsRequest(_message.Message):
     client_name: _builtins.str
     """Name of the client for logs, for example "desktop"."""
     max_events: _builtins.int
-    """If above 0, available events are batched in `events`, at most this many and about 1 MiB a response. They have no
-    title and body, so a client that reads the payloads itself receives many times more events per second.
+    """Most events in a response, which has at most about 1 MiB; 0 for one event, in `event`. With a number, events come in
+    `events`, without title and body: for a client that reads the payloads itself and wants many events per second.
     """
     @_builtins.property
     def cursor(self) -> Global___Cursor:
-        """Newest event received, from the last responses. If not set, the session starts with the events that still wait."""
+        """Position of the last event received; absent to start with the events that still wait."""
 
     def __init__(
         self,
@@ -427,11 +427,11 @@ class ListEventsRequest(_message.Message):
     container: _builtins.str
     """Container; empty for all."""
     status: _user_events_pb2.AckStatus.ValueType
-    """Status; not set for all."""
+    """Status; absent for all."""
     page_size: _builtins.int
-    """Limit of events in the response, at most 1,000; 0 for 100."""
+    """Events in a page, 1 to 1000; 100 when 0."""
     page_token: _builtins.str
-    """next_page_token of the previous response; empty for the newest events."""
+    """next_page_token of the previous page; empty for the first."""
     def __init__(
         self,
         *,
@@ -460,7 +460,7 @@ class ListEventsResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty after the last one."""
+    """Token of the next page; empty on the last."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___EventRecord]:
         """Newest first."""
@@ -624,11 +624,11 @@ class Contacts(_message.Message):
     """URL of a webhook of a Matrix room."""
     @_builtins.property
     def web_push(self) -> _containers.RepeatedCompositeFieldContainer[Global___WebPushSubscription]:
-        """Browsers that receive web push."""
+        """Browsers that receive web push; at most 20."""
 
     @_builtins.property
     def mobile_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """FCM registration tokens of phones."""
+        """FCM registration tokens of phones; at most 20."""
 
     @_builtins.property
     def channel_order(self) -> _containers.RepeatedScalarFieldContainer[_user_events_pb2.ChannelType.ValueType]:
@@ -636,7 +636,7 @@ class Contacts(_message.Message):
 
     @_builtins.property
     def quiet_hours(self) -> Global___QuietHours:
-        """Time in which events that are not CRITICAL are only shown in sessions; not set for never."""
+        """Time in which events that are not CRITICAL are only shown in sessions; absent for never."""
 
     def __init__(
         self,

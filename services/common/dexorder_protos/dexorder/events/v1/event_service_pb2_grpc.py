@@ -52,7 +52,7 @@ class EventServiceServicer:
     """
 
     def WatchEvents(self, request, context):
-        """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
+        """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
         The first response is opened or reset. Without a cursor the session starts with the events that still wait.
         A cursor acknowledges every event up to it, as Ack with RECEIVED would.
@@ -62,7 +62,7 @@ class EventServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AckEvent(self, request, context):
-        """Acknowledges that an event was received or seen. Idempotent.
+        """Acknowledge that an event was received or seen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,14 +175,14 @@ class EventPublisherServiceServicer:
     """
 
     def Publish(self, request, context):
-        """Accepts one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk.
+        """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishMany(self, request_iterator, context):
-        """Accepts many events. Each gets an ack with its present state and, unless that is final, another with the final one.
+        """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -295,14 +295,14 @@ class EventLogServiceServicer:
     """
 
     def GetEvent(self, request, context):
-        """Returns one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed.
+        """Get one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Returns events in pages, newest first.
+        """List events in pages, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -420,21 +420,21 @@ class ContactServiceServicer:
     """
 
     def GetContacts(self, request, context):
-        """Returns a user's contacts; empty if there are none.
+        """Get a user's contacts; empty if there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetContacts(self, request, context):
-        """Replaces a user's contacts.
+        """Replace a user's contacts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPresence(self, request, context):
-        """Reports that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff.
+        """Report that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,13 +34,13 @@ class EventServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EventServiceAsyncStub: ...
     WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
-    """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
+    """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
     The first response is opened or reset. Without a cursor the session starts with the events that still wait.
     A cursor acknowledges every event up to it, as Ack with RECEIVED would.
     """
     AckEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.AckEventRequest, _event_service_pb2.AckEventResponse]
-    """Acknowledges that an event was received or seen. Idempotent."""
+    """Acknowledge that an event was received or seen."""
 
 @_typing.type_check_only
 class EventServiceAsyncStub(EventServiceStub):
@@ -48,13 +48,13 @@ class EventServiceAsyncStub(EventServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
-    """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
+    """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
     The first response is opened or reset. Without a cursor the session starts with the events that still wait.
     A cursor acknowledges every event up to it, as Ack with RECEIVED would.
     """
     AckEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.AckEventRequest, _event_service_pb2.AckEventResponse]  # type: ignore[assignment]
-    """Acknowledges that an event was received or seen. Idempotent."""
+    """Acknowledge that an event was received or seen."""
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
     """A user's session. Each call carries the user's JWT as metadata `authorization: Bearer JWT`; its `sub` is the user."""
@@ -65,7 +65,7 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.WatchEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_event_service_pb2.WatchEventsResponse], _abc.AsyncIterator[_event_service_pb2.WatchEventsResponse]]:
-        """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
+        """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
         The first response is opened or reset. Without a cursor the session starts with the events that still wait.
         A cursor acknowledges every event up to it, as Ack with RECEIVED would.
@@ -77,7 +77,7 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.AckEventRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.AckEventResponse, _abc.Awaitable[_event_service_pb2.AckEventResponse]]:
-        """Acknowledges that an event was received or seen. Idempotent."""
+        """Acknowledge that an event was received or seen."""
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -89,9 +89,9 @@ class EventPublisherServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EventPublisherServiceAsyncStub: ...
     Publish: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.PublishRequest, _event_service_pb2.PublishResponse]
-    """Accepts one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
+    """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
     PublishMany: _grpc.StreamStreamMultiCallable[_event_service_pb2.PublishManyRequest, _event_service_pb2.PublishManyResponse]
-    """Accepts many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
+    """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
 
 @_typing.type_check_only
 class EventPublisherServiceAsyncStub(EventPublisherServiceStub):
@@ -99,9 +99,9 @@ class EventPublisherServiceAsyncStub(EventPublisherServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Publish: _aio.UnaryUnaryMultiCallable[_event_service_pb2.PublishRequest, _event_service_pb2.PublishResponse]  # type: ignore[assignment]
-    """Accepts one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
+    """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
     PublishMany: _aio.StreamStreamMultiCallable[_event_service_pb2.PublishManyRequest, _event_service_pb2.PublishManyResponse]  # type: ignore[assignment]
-    """Accepts many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
+    """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
 
 class EventPublisherServiceServicer(metaclass=_abc_1.ABCMeta):
     """Publishes events of services that do not use ZMQ. The caller must have an entry in the containers file."""
@@ -112,7 +112,7 @@ class EventPublisherServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.PublishRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.PublishResponse, _abc.Awaitable[_event_service_pb2.PublishResponse]]:
-        """Accepts one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
+        """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
 
     @_abc_1.abstractmethod
     def PublishMany(
@@ -120,7 +120,7 @@ class EventPublisherServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_event_service_pb2.PublishManyRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_event_service_pb2.PublishManyResponse], _abc.AsyncIterator[_event_service_pb2.PublishManyResponse]]:
-        """Accepts many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
+        """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
 
 def add_EventPublisherServiceServicer_to_server(servicer: EventPublisherServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -132,9 +132,9 @@ class EventLogServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EventLogServiceAsyncStub: ...
     GetEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.GetEventRequest, _event_service_pb2.GetEventResponse]
-    """Returns one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed."""
+    """Get one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]
-    """Returns events in pages, newest first."""
+    """List events in pages, newest first."""
 
 @_typing.type_check_only
 class EventLogServiceAsyncStub(EventLogServiceStub):
@@ -142,9 +142,9 @@ class EventLogServiceAsyncStub(EventLogServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.GetEventRequest, _event_service_pb2.GetEventResponse]  # type: ignore[assignment]
-    """Returns one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed."""
+    """Get one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """Returns events in pages, newest first."""
+    """List events in pages, newest first."""
 
 class EventLogServiceServicer(metaclass=_abc_1.ABCMeta):
     """Records of events; for staff."""
@@ -155,7 +155,7 @@ class EventLogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.GetEventRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.GetEventResponse, _abc.Awaitable[_event_service_pb2.GetEventResponse]]:
-        """Returns one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed."""
+        """Get one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -163,7 +163,7 @@ class EventLogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.ListEventsResponse, _abc.Awaitable[_event_service_pb2.ListEventsResponse]]:
-        """Returns events in pages, newest first."""
+        """List events in pages, newest first."""
 
 def add_EventLogServiceServicer_to_server(servicer: EventLogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -175,11 +175,11 @@ class ContactServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ContactServiceAsyncStub: ...
     GetContacts: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.GetContactsRequest, _event_service_pb2.GetContactsResponse]
-    """Returns a user's contacts; empty if there are none."""
+    """Get a user's contacts; empty if there are none."""
     SetContacts: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.SetContactsRequest, _event_service_pb2.SetContactsResponse]
-    """Replaces a user's contacts."""
+    """Replace a user's contacts."""
     ReportPresence: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ReportPresenceRequest, _event_service_pb2.ReportPresenceResponse]
-    """Reports that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff."""
+    """Report that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff."""
 
 @_typing.type_check_only
 class ContactServiceAsyncStub(ContactServiceStub):
@@ -187,11 +187,11 @@ class ContactServiceAsyncStub(ContactServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetContacts: _aio.UnaryUnaryMultiCallable[_event_service_pb2.GetContactsRequest, _event_service_pb2.GetContactsResponse]  # type: ignore[assignment]
-    """Returns a user's contacts; empty if there are none."""
+    """Get a user's contacts; empty if there are none."""
     SetContacts: _aio.UnaryUnaryMultiCallable[_event_service_pb2.SetContactsRequest, _event_service_pb2.SetContactsResponse]  # type: ignore[assignment]
-    """Replaces a user's contacts."""
+    """Replace a user's contacts."""
     ReportPresence: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ReportPresenceRequest, _event_service_pb2.ReportPresenceResponse]  # type: ignore[assignment]
-    """Reports that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff."""
+    """Report that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff."""
 
 class ContactServiceServicer(metaclass=_abc_1.ABCMeta):
     """Contacts and preferences of users. A user's JWT gives access to their own contacts; staff may access all."""
@@ -202,7 +202,7 @@ class ContactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.GetContactsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.GetContactsResponse, _abc.Awaitable[_event_service_pb2.GetContactsResponse]]:
-        """Returns a user's contacts; empty if there are none."""
+        """Get a user's contacts; empty if there are none."""
 
     @_abc_1.abstractmethod
     def SetContacts(
@@ -210,7 +210,7 @@ class ContactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.SetContactsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.SetContactsResponse, _abc.Awaitable[_event_service_pb2.SetContactsResponse]]:
-        """Replaces a user's contacts."""
+        """Replace a user's contacts."""
 
     @_abc_1.abstractmethod
     def ReportPresence(
@@ -218,6 +218,6 @@ class ContactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.ReportPresenceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.ReportPresenceResponse, _abc.Awaitable[_event_service_pb2.ReportPresenceResponse]]:
-        """Reports that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff."""
+        """Report that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff."""
 
 def add_ContactServiceServicer_to_server(servicer: ContactServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
