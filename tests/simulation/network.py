@@ -120,6 +120,9 @@ async def _serve(handler: Handler, request: Message, answer: asyncio.Future[Mess
     except CallFailed as error:
         if not answer.done():
             answer.set_exception(error)
+    except Exception as error:  # as a server answers an exception of a handler
+        if not answer.done():
+            answer.set_exception(CallFailed(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"))
     else:
         if not answer.done():
             answer.set_result(result)

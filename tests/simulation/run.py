@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
+
+import structlog
 
 from tests.simulation.loop import SECOND_NS, Process, SimulatedClock, SimulatedLoop
 from tests.simulation.network import Network
@@ -20,6 +25,8 @@ class Run:
     seed: int
     loop: SimulatedLoop = field(default_factory=SimulatedLoop)
     story: list[str] = field(default_factory=list)
+    broken: Broken | None = None
+    """The first promise that did not hold; a task that finds one ends, and whoever runs the loop raises it."""
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -40,4 +47,16 @@ class Run:
     def fail(self, text: str) -> None:
         """Record that a promise is broken, and stop the run."""
         self.note(f"BROKEN: {text}")
-        raise Broken(text)
+        self.broken = self.broken or Broken(text)
+        raise self.broken
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Drop all log lines of the suite; they cost more than what they tell of."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

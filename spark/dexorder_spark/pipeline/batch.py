@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.claims import claim_rows, join_pages, write_claims
-from dexorder_common.lake.commit import CommitLost, remove_files
+from dexorder_common.lake.claims import join_pages
+from dexorder_common.lake.commit import remove_files
 from dexorder_common.lake.commit_state import state_of
-from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.time_range import TimeRange
@@ -39,6 +37,8 @@ from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, app
 from dexorder_spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.files import FileLayout, Stage
+from dexorder_spark.pipeline.iceberg_batch import IcebergBatch
+from dexorder_spark.pipeline.place import SourcePlace, finished
 from dexorder_spark.pipeline.traces import BatchTimes, record_batch
 from dexorder_spark.records.admission import Place, RecordRefusal, refusal
 from dexorder_spark.records.fault import Fault, Moment
@@ -114,10 +114,12 @@ class Pipeline:
         self._reporter = reporter
         self._clock = clock or SystemClock()
         self._fault = fault
-        self._begun_anew: set[int] = set()
-        self._topic_id = ""
-        self.position: dict[int, int] = {}
+        self._place = SourcePlace(source)
+
+    @property
+    def position(self) -> dict[int, int]:
         """Next offset of each partition; the records before it are committed and reported."""
+        return self._place.position
 
     def resume(self, log_state: SourceState) -> dict[int, int]:
         """Return the offsets at which a query starts: the table's; the group's where the table has none.
@@ -125,14 +127,15 @@ class Pipeline:
         If the table has read another log, which was deleted since, the log is read from its start.
         """
         state = state_of(self._catalog.load_table(self._table.name).metadata)
-        self._topic_id = log_state.topic_id
+        place = self._place
+        place.topic_id = log_state.topic_id
         known = to_json(state.offsets.get(self._source, {}), topic_id=state.topics.get(self._source, ""))
         lost = SourceClient(self._source).lost_logs(known, state.epochs.get(self._source, {}), log_state)
         if lost:
             log.error("the table has read another log; this one is read from its start", reasons=lost)
-        self._begun_anew = {*lost}
-        self.position = resume(state.without(self._source, self._begun_anew).position(self._source), log_state)
-        return self.position
+        place.begun_anew = {*lost}
+        place.position = resume(state.without(self._source, place.begun_anew).position(self._source), log_state)
+        return place.position
 
     def process(self, frame: DataFrame) -> BatchResult:
         """Run the steps on one batch, as the two methods below do; safe to repeat."""
@@ -206,7 +209,7 @@ class Pipeline:
         times = BatchTimes(batch.began_ns or decoded_ns, decoded_ns, committed_ns, self._clock.wall_ns())
         name, topic = self._table.name, self._table.topic
         record_batch(topic, name, good.values(), finals, times, operation=path, snapshot_id=snapshot_id)
-        self.position |= decoded.ends()
+        self._place.reported(decoded.ends())
         seconds |= {"write": round(committed - started, 3), "report": round(time.perf_counter() - committed, 3)}
         result = BatchResult(rows, len(good), len(finals), len(refused), path, seconds)
         log.info("batch", **vars(result))
@@ -247,7 +250,7 @@ class Pipeline:
         writer.flush()
         append_dead_letters(self._catalog, self._source, {(part.partition, part.start)}, writer.written)
         self._write(session, (), {}, (), {part.partition: part.end}, always=True)
-        self.position[part.partition] = part.end
+        self._place.reported({part.partition: part.end})
 
     def _read(self, part: OffsetRange) -> list[dict[str, Any]]:
         try:
@@ -267,51 +270,14 @@ class Pipeline:
         always: bool = False,
         epochs: Offsets = MappingProxyType({}),
     ) -> tuple[upsert.Path, int | None]:
-        """Commit rows, offsets and claims together, and look again as often as another writer is faster."""
-        claimed: list[PageResult] = []
-        claims = ""
-        while True:
-            target = self._catalog.load_table(self._table.name)
-            state = state_of(target.metadata).without(self._source, self._begun_anew)
-            new = [page for place, page in good.items() if not state.has(self._source, place)]
-            if self._table.dataset.is_covered and new != claimed:
-                claimed, claims = new, self._claim(target, new)
-            if self._fault:
-                self._fault.commit_begins(target.location())
-            numbers = [number_of(page.dispatch_id) for page in new]
-            after = state.after(
-                self._source,
-                ends,
-                dispatch=max(numbers, default=0),
-                claims=claims if new else "",
-                resume=self.position,
-                topic_id=self._topic_id,
-                epochs={p: epoch for p, epoch in epochs.items() if p in ends},
-            )
-            try:
-                path, snapshot_id = upsert.write(
-                    session,
-                    self._settings.name,
-                    self._table,
-                    target,
-                    files,
-                    ranges,
-                    after.encode(),
-                    always=always or bool(new),
-                )
-            except CommitLost as error:
-                log.info("another writer was faster; looking again", table=self._table.name, error=str(error))
-                continue
-            if path is upsert.Path.MERGE:
-                target = self._catalog.load_table(self._table.name)
-            if snapshot_id or path is upsert.Path.MERGE:
-                self._begun_anew -= ends.keys()
-            return path, snapshot_id or target.metadata.current_snapshot_id
-
-    def _claim(self, target: Table, pages: Sequence[PageResult]) -> str:
-        """Write the claims of pages to a file and return its path; an empty one without claims."""
-        rows = claim_rows(pages, now_ns=self._clock.wall_ns())
-        return write_claims(target, rows) if rows else ""
+        """Commit rows, offsets and claims together; return how, and the snapshot that has them."""
+        table = IcebergBatch(
+            self._catalog.load_table, self._settings.name, self._table, session, files, ranges, self._clock, self._fault
+        )
+        path, snapshot_id, current_id = finished(self._place.commit(table, good, ends, epochs=epochs, always=always))
+        if snapshot_id or path is upsert.Path.MERGE:
+            self._place.committed(ends)
+        return path, snapshot_id or current_id
 
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:

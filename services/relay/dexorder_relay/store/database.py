@@ -46,7 +46,7 @@ from dexorder_relay.store.writer import OnCommit, Writer, WriterThread
 T = TypeVar("T")
 P = ParamSpec("P")
 Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
-OpenWriter: TypeAlias = Callable[[sqlite3.Connection, OnCommit | None], Writer]
+OpenWriter: TypeAlias = Callable[[Path, OnCommit | None], Writer]
 FORGOTTEN_AT_ONCE = 500
 _FINISHED = RequestState.FINISHED
 _OLDEST = "SELECT {0} FROM {1} WHERE {2} < ? ORDER BY {2}, sequence LIMIT ?"
@@ -75,6 +75,11 @@ _NEWER = (
 )
 
 
+def open_file(path: Path, on_commit: OnCommit | None) -> Writer:
+    """Open the writer of a file, which is created or brought to the current schema."""
+    return WriterThread(open_durable(path, STEPS, newer=_NEWER), on_commit)
+
+
 class Store:
     """Opened in the event loop's thread; ``close`` writes what was given and ends the writer."""
 
@@ -84,13 +89,14 @@ class Store:
         on_commit: OnCommit | None = None,
         now_ns: int | None = None,
         *,
-        open_writer: OpenWriter = WriterThread,
+        open_writer: OpenWriter = open_file,
     ) -> None:
-        connection = open_durable(path, STEPS, newer=_NEWER)
+        """Open a file; ``now_ns`` is the time at which sequences continue, the system's by default."""
+        self._writer = open_writer(path, on_commit)
+        connection = self._writer.connection
         with connection:
             advance_sequences(connection, time.time_ns() if now_ns is None else now_ns)
         self.epoch = epoch_of(connection)
-        self._writer = open_writer(connection, on_commit)
         self.failed = self._writer.failed
 
     def commit(self, changes: Iterable[StateChange]) -> asyncio.Future[None]:

@@ -37,9 +37,11 @@ class Writer(Protocol):
     """Runs batches in the order in which they were given.
 
     Attributes:
+        connection: Used by nobody else from the first batch on.
         failed: Fails with the first write that fails; from then on nothing is written.
     """
 
+    connection: sqlite3.Connection
     failed: asyncio.Future[None]
 
     def give(self, run: Batch, *, writes: bool = True) -> asyncio.Future[Any]:
@@ -103,7 +105,7 @@ class WriterThread:
         self.failed = self._batches.failed
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._connection = connection
+        self.connection = connection
         self._broken: Exception | None = None
         self._on_commit = on_commit
         self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
@@ -131,14 +133,14 @@ class WriterThread:
                     break
             closing = None in group
             self._run([work for work in group if work is not None])
-        self._connection.close()
+        self.connection.close()
 
     def _run(self, group: list[Work]) -> None:
         try:
             if self._broken is not None:
                 raise self._broken
             start = time.perf_counter()
-            results = run_group(self._connection, group)
+            results = run_group(self.connection, group)
             if self._on_commit and (writes := sum(work.writes for work in group)):
                 self._on_commit(writes, time.perf_counter() - start)
         except Exception as error:  # whatever it is, memory is ahead of the disk now

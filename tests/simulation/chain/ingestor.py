@@ -1,0 +1,75 @@
+"""One life of an ingestor: the product's connection, slots, runner and publisher, against the lying exchange."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from dexorder_common.model.datasets import CANDLES
+from dexorder_common.model.dispatch_id import number_of
+from dexorder_common.model.history import Dispatch
+from dexorder_ingestor.broker.connection import BrokerConnection
+from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
+from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.dispatch_runner import DispatchRunner
+from dexorder_ingestor.history.fetch import publish_candles
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import IngestorPublisher
+from tests.simulation.chain.parts import Parts
+from tests.simulation.chain.rpc import channel
+from tests.simulation.exchange.history import LISTED, SimulatedVenue
+from tests.simulation.loop import SECOND_NS, Process
+
+SLOTS = 2
+_METRICS = IngestorMetrics(CollectorRegistry())
+
+
+async def live(parts: Parts, process: Process) -> None:
+    """Run one life."""
+    run, clock, random = parts.run, parts.run.clock(process), parts.supervisor.generator(process)
+    settings = settings_of(parts.world.page)
+    venue = SimulatedVenue(parts.world, run.loop, settings, clock, random, parts.exchange_calls, parts.fault_ns)
+    publisher = IngestorPublisher(
+        channel(run.network, "gateway"), channel(run.network, "relay"), settings, _METRICS, random=random
+    )
+    runner = DispatchRunner(
+        {CANDLES: publish_candles}, cast(Any, {LISTED: venue}), publisher, settings, _METRICS, clock
+    )
+
+    async def work(dispatch: AnyDispatch, _: StopSignal) -> DispatchEnd | None:
+        assert isinstance(dispatch, Dispatch)
+        parts.issue(number_of(dispatch.dispatch_id), dispatch.dispatch_id)
+        run.note(f"{process.name} works on {dispatch.dispatch_id} {periods(parts, dispatch)}")
+        end = await runner.run(dispatch)
+        told = "is not wanted any more" if end is None else end.message or "is done"
+        run.note(f"{process.name} {dispatch.dispatch_id} {told}")
+        return end
+
+    slots = JobSlots({SlotType(LISTED, JobKind.HISTORICAL): SLOTS}, repeat_ns=60 * SECOND_NS)
+    connection = BrokerConnection(
+        settings, slots, work, _METRICS, clock, on_connected=_ignore, sockets=parts.wires.sockets(process)
+    )
+    await connection.run(asyncio.Event())
+
+
+_SETTINGS: dict[int, IngestorSettings] = {}
+
+
+def settings_of(page: int) -> IngestorSettings:
+    """Return the settings for a size of pages."""
+    if page not in _SETTINGS:
+        _SETTINGS[page] = IngestorSettings(name="simulated", page_candles=page, closing_lag_seconds=0)
+    return _SETTINGS[page]
+
+
+def periods(parts: Parts, dispatch: Dispatch) -> str:
+    """Return the range of a dispatch in periods of the world."""
+    step_ns, first_ns = dispatch.period_seconds * SECOND_NS, parts.world.span.start_ns
+    return f"[{(dispatch.span.start_ns - first_ns) // step_ns}, {(dispatch.span.end_ns - first_ns) // step_ns})"
+
+
+async def _ignore(_: bool) -> None:
+    return

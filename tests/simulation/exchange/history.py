@@ -1,0 +1,94 @@
+"""The lying exchange of the history tests at the loop's time, as venue and session of one ingestor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.history import Delay
+from dexorder_common.model.page import Candle
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.config import IngestorSettings
+from tests.simulation.loop import SECOND_NS, START_WALL_NS, SimulatedLoop
+from tests.unit.services.ingestor.history.simulated.exchange import Exchange
+from tests.unit.services.ingestor.history.simulated.world import World
+
+LISTED = "SIM"
+
+
+class _Learnt:
+    """What the process knows of the exchange; nothing is shared between processes."""
+
+    def __init__(self, agreement: Any) -> None:
+        self.agreement = agreement
+
+    def share(self, *, now_ns: int) -> None:
+        return
+
+
+class SimulatedVenue(Exchange):
+    """One ingestor's view of the exchange.
+
+    Attributes:
+        calls_of_all: Times of all calls, for the checks.
+    """
+
+    name = LISTED
+
+    def __init__(
+        self,
+        world: World,
+        loop: SimulatedLoop,
+        settings: IngestorSettings,
+        clock: Clock,
+        random: Random,
+        calls_of_all: list[int],
+        fault_ns: int,
+    ) -> None:
+        self._loop = loop
+        super().__init__(world)
+        self.settings = settings
+        self.clock = clock
+        self.learnt = _Learnt(self.agreement)
+        self.calls_of_all = calls_of_all
+        self._dice = random
+        self._began_ns = fault_ns
+
+    @property
+    def clock_ns(self) -> int:
+        """The exchange's time; it moves only with the loop's."""
+        return START_WALL_NS + self._loop.now_ns
+
+    @clock_ns.setter
+    def clock_ns(self, _: int) -> None:
+        return
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[SimulatedVenue]:
+        """Lend itself."""
+        yield self
+
+    def delay(self) -> Delay | None:
+        """Nothing holds it up for long."""
+        return None
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep in the loop's time."""
+        await asyncio.sleep(seconds)
+
+    async def candles(
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
+    ) -> tuple[list[Candle], int]:
+        """Answer after the time of a call."""
+        await asyncio.sleep(self._dice.uniform(0.05, 0.3))
+        self.calls_of_all.append(self._loop.now_ns)
+        return await super().candles(symbol, timeframe, period_seconds, window, skip)
+
+
+def wall_ns(seconds: float) -> int:
+    """Return the wall clock time of a moment of the run."""
+    return START_WALL_NS + round(seconds * SECOND_NS)
