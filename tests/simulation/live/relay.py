@@ -80,6 +80,7 @@ class SyncedWriter:
     def __init__(self, disk: sqlite3.Connection, random: Random) -> None:
         self._batches = GivenBatches()
         self.failed = self._batches.failed
+        self.connection = disk
         self._disk = disk
         self._random = random
         self._unsynced: list[Work] = []
