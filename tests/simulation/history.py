@@ -25,6 +25,7 @@ from tests.simulation.run import Broken, Run, silence
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, History, Untruth, World
 
 TICKER = f"{SYMBOL}.SIM"
+REFRESH_SHARE, CANCEL_SHARE = 0.25, 0.15
 FAULTS_END, CALM_END = 2_400.0, 7_200.0
 """Seconds after which nothing fails any more, and after which everything must have ended."""
 
@@ -126,8 +127,12 @@ class Chain:
             await asyncio.sleep(dice.uniform(1.0, 2 * 0.8 * FAULTS_END / self.plan.requests / 2))
             first = dice.randrange(0, periods - 20)
             span = self._span(first, min(periods, first + dice.randint(20, 400)))
-            asked = await client.submit(self._request(client, str(number), span))
-            if dice.random() < 0.15:
+            refresh = dice.random() < REFRESH_SHARE and not self.plan.asks_again
+            asked = await client.submit(self._request(client, str(number), span, refresh=refresh))
+            if self.plan.asks_again:
+                await asyncio.sleep(dice.uniform(60.0, 90.0))
+                await client.submit(self._request(client, f"{number}-again", span))
+            elif dice.random() < CANCEL_SHARE and not refresh:
                 await asyncio.sleep(dice.uniform(0.0, 5.0))
                 await client.cancel(asked)
         if self.plan.refresh_cancelled and client is self.clients[1]:
@@ -250,6 +255,10 @@ class Chain:
         engine = self.relay.engine
         ended = all(each.notification for client in self.clients for each in client.asked.values())
         return ended and engine is not None and not self.provisional() and not engine.context.state.requests
+
+    def known(self, request_id: str) -> Asked | None:
+        """Return a request of a client."""
+        return next((c.asked[request_id] for c in self.clients if request_id in c.asked), None)
 
     def provisional(self) -> list[TimeRange]:
         """Return the provisional ranges that the relay knows."""

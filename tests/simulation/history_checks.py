@@ -9,6 +9,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times
 from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state.request import CANCELLED
 from tests.simulation.chain.client import Asked
 from tests.simulation.table import Row
@@ -33,6 +34,32 @@ def check_outcome(chain: Chain, asked: Asked) -> None:
             run.fail(f"{request.request_id} failed at an honest exchange: {outcome.error}")
         return
     check_rows(chain, request.request_id, request.series, request.span, outcome.provisional)
+    if request.refresh:
+        _check_fetched_again(chain, asked)
+    if chain.plan.asks_again and request.request_id.endswith("-again") and outcome.provisional:
+        _check_new_look(chain, asked)
+
+
+def _check_fetched_again(chain: Chain, asked: Asked) -> None:
+    """Check that all rows of a refreshed range come from dispatches that began after the request."""
+    request = asked.request
+    for rows in chain.parts.table.current.rows_in(request.series, request.span).values():
+        if (began_ns := chain.parts.begun_ns[rows[0].dispatch]) < asked.submitted_ns:
+            age = (asked.submitted_ns - began_ns) / SECOND_NS
+            chain.run.fail(f"{request.request_id} is OK with a row that was fetched {age:.0f} s before it")
+
+
+def _check_new_look(chain: Chain, asked: Asked) -> None:
+    """Check that a hole of which the client was told half a minute ago or earlier was queried again."""
+    first = chain.known(asked.request.request_id.removesuffix("-again"))
+    assert asked.notification is not None
+    if first is None or first.notification is None:
+        return
+    before, now = first.notification.outcome, asked.notification.outcome
+    same = [part for part in now.provisional if part in before.provisional]
+    is_old = asked.submitted_ns - first.ended_ns > 30 * SECOND_NS
+    if same and is_old and not any(call >= asked.submitted_ns for call in chain.parts.exchange_calls):
+        chain.run.fail(f"{asked.request.request_id}: {same[0]} is provisional still, and the exchange was not asked")
 
 
 def check_rows(
@@ -42,7 +69,7 @@ def check_rows(
     rows, market, world = chain.parts.table.current.rows_in(series, span), chain.parts.world.market, chain.parts.world
     for open_ns in open_times(span, series.period_seconds):
         found, true = rows.get(open_ns, ()), market.get(open_ns)
-        period = (open_ns - world.span.start_ns) // (series.period_seconds * 1_000_000_000)
+        period = (open_ns - world.span.start_ns) // (series.period_seconds * SECOND_NS)
         if len(found) > 1:
             chain.run.fail(f"{name}: period {period} has {len(found)} rows")
         if found and (true is None or not _equal(found[0], true)):

@@ -32,12 +32,14 @@ class Asked:
         submitted_ns: Time before it was submitted first.
         accepted_ns: Time at which the relay said that it has it.
         is_cancelled: The client has cancelled it.
+        ended_ns: Time at which the client heard of its end.
     """
 
     request: HistoryRequest
     submitted_ns: int
     accepted_ns: int | None = None
     is_cancelled: bool = False
+    ended_ns: int = 0
     notification: Notification | None = None
 
 
@@ -140,7 +142,7 @@ class Client:
             if not self.restored_ns:
                 run.fail(f"{heard.request_id} ended twice")
             return
-        asked.notification = heard
+        asked.notification, asked.ended_ns = heard, run.loop.now_ns
         outcome = heard.outcome
         provisional = f", {len(outcome.provisional)} provisional ranges" if outcome.provisional else ""
         error = f" {outcome.error}" if outcome.error else ""

@@ -20,6 +20,7 @@ class Parts:
         world: The market, and how its exchange lies.
         exchange_calls: Times of all calls of the exchange.
         issued: By number, the dispatch or retraction that has it.
+        begun_ns: By number, the time at which an ingestor began to work on it.
         fault_ns: Time at which candles begin to be absent, if the world has such a fault.
     """
 
@@ -31,6 +32,7 @@ class Parts:
     wires: Wires = field(init=False)
     exchange_calls: list[int] = field(default_factory=list)
     issued: dict[int, str] = field(default_factory=dict)
+    begun_ns: dict[int, int] = field(default_factory=dict)
     fault_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -43,5 +45,6 @@ class Parts:
 
     def issue(self, number: int, name: str) -> None:
         """Note who has a number; two with one number break the order of what dispatches bring."""
+        self.begun_ns.setdefault(number, self.run.loop.now_ns)
         if (known := self.issued.setdefault(number, name)) != name:
             self.run.fail(f"the number {number} of {known} was given again, to {name}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.history import simulate
+from tests.simulation.history import Plan, simulate
+from tests.simulation.run import Broken
 
 SEEDS = range(50)
 
@@ -18,3 +19,19 @@ def test_equal_seeds_tell_equal_stories() -> None:
     first, second = simulate(3), simulate(3)
     assert len(first.story) > 30
     assert first.story == second.story
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=Broken,
+    reason="a refresh retracts coverage before the new pages are there; cancelled too",
+)
+def test_a_refresh_that_is_cancelled_takes_nobodys_coverage() -> None:
+    simulate(1, Plan(requests=3, refresh_cancelled=True))
+
+
+@pytest.mark.xfail(
+    strict=True, raises=Broken, reason="a request over provisional ranges is answered without another look at them"
+)
+def test_whoever_asks_again_for_a_provisional_hole_gets_a_new_look() -> None:
+    simulate(0, Plan(requests=3, hides=True, asks_again=True))
