@@ -34,7 +34,9 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(CUTS * 4 + 300)]
 
 async def test_lost_answers_double_no_record(kafka_jars: Path, tmp_path: Path) -> None:
     (advertised,) = free_ports(1)
-    kafka = await asyncio.to_thread(RunningKafka, tmp_path, advertised_port=advertised)
+    kafka = RunningKafka(
+        tmp_path, advertised_port=advertised
+    )  # not in a thread, with whose end the broker would be killed
     proxy = LossyProxy(kafka.port, ODDS)
     settings: dict[str, Any] = {
         "listen": "127.0.0.1:0",
