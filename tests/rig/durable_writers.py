@@ -17,6 +17,7 @@ from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.model import NO_CONTACTS
 from dexorder_gateway.events.store.outbox import open_outbox as open_events
 from dexorder_relay.store.database import open_store
+from dexorder_spark.cep.files import FolderFiles
 from dexorder_spark.cep.journal import Journal, JournalBatch, Snapshot
 
 BATCHES = 20
@@ -49,7 +50,7 @@ def publisher(folder: Path) -> Iterator[int]:
 
 
 def triggers(folder: Path) -> Iterator[int]:
-    journal = Journal(folder)
+    journal = Journal(FolderFiles(folder))
     for number in count():
         if number % BATCHES == 0:
             journal.snapshot(Snapshot(number, None, {}))
@@ -65,7 +66,7 @@ PARTS: dict[str, Callable[[Path], Iterator[int] | AsyncIterator[int]]] = {
 async def read(part: str, folder: Path) -> int:
     """Return how many numbers the folder has, counted from 0 without a hole."""
     if part == "triggers":
-        found = Journal(folder).read()
+        found = Journal(FolderFiles(folder)).read()
         return found[0].number + len(found[1]) if found else 0
     if part == "relay":
         async with open_store(folder / "relay.db") as store:

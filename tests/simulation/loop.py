@@ -118,12 +118,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Run until a condition holds; return False if the time or all work is over first."""
         self._is_running = True
         asyncio._set_running_loop(self)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=lambda generator: None)  # one of a killed process executes nothing more
         try:
             while not done():
                 if not self._step(limit_ns):
                     return done()
             return True
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
             self._is_running = False
 

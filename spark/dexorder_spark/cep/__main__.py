@@ -15,6 +15,8 @@ from dexorder_common import logs
 from dexorder_common.config import load_settings
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.storage.process_lock import Locked, take_lock
+from dexorder_spark.cep.files import FolderFiles
+from dexorder_spark.cep.journal import Journal
 from dexorder_spark.cep.relay import TriggerRelay
 from dexorder_spark.cep.runner import Runner, stored
 from dexorder_spark.config import SparkSettings
@@ -47,7 +49,8 @@ def main() -> None:
     relay = TriggerRelay(settings.relay, stop)
     fault = Fault.parse(settings.fault, partial(os.kill, os.getpid(), signal.SIGKILL))
     try:
-        Runner(settings, relay, stored(load_settings(CatalogSettings)), stop=stop, fault=fault).run()
+        rows = stored(load_settings(CatalogSettings))
+        Runner(settings, Journal(FolderFiles(folder)), relay, rows, stop=stop, fault=fault).run()
     finally:
         relay.close()
         os.close(lock)

@@ -13,25 +13,24 @@ without a whole record has published nothing.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from dexorder_cep import EngineState
 from dexorder_common.model.cursor import Cursor
+from dexorder_spark.cep.files import Files
 from dexorder_spark.cep.inputs import Input, decode, encode
 
 log = structlog.get_logger(__name__)
 _MAGIC = b"dexorder-cep-3\r\n"
 _HEAD = struct.Struct(">QI")
 _NUMBER = struct.Struct(">I")
-_SNAPSHOT, _LOG = ".snapshot", ".log"
+_SNAPSHOT, _LOG, _UNFINISHED = ".snapshot", ".log", ".tmp"
 _KEPT = 2
 """Snapshots that stay, with their logs: if the newest is damaged, the batches after the one before are evaluated."""
 
@@ -115,34 +114,31 @@ class Snapshot:
 class Journal:
     """Files of a folder, used by one process."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create the folder if necessary, and remove files that were not completed."""
-        self._folder = folder
-        self._log: Path | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in folder.glob("*.tmp"):
-            unfinished.unlink()
+    def __init__(self, files: Files) -> None:
+        """Remove files that were not completed."""
+        self._files = files
+        self._log: str | None = None
+        for unfinished in self._named(_UNFINISHED):
+            files.remove(unfinished)
 
     def read(self) -> tuple[Snapshot, list[JournalBatch]] | None:
         """Return the newest whole snapshot and the batches after it; None if there is none.
 
         Batches are added behind the last one that was read.
         """
-        for path in reversed(self._files(_SNAPSHOT)):
+        for name in reversed(self._named(_SNAPSHOT)):
             try:
-                snapshot = Snapshot.decode(path.read_bytes())
+                snapshot = Snapshot.decode(self._files.read(name))
             except (Damaged, ValueError, zlib.error, struct.error) as error:
-                log.error(
-                    "a snapshot of the triggers is damaged; the one before is used", path=str(path), error=str(error)
-                )
+                log.error("a snapshot of the triggers is damaged; the one before is used", file=name, error=str(error))
                 continue
             return snapshot, self._batches_after(snapshot.number)
         return None
 
     def _batches_after(self, number: int) -> list[JournalBatch]:
         found: list[JournalBatch] = []
-        for path in [each for each in self._files(_LOG) if int(each.stem) >= number]:
-            data, end = path.read_bytes(), 0
+        for name in [each for each in self._named(_LOG) if _number(each) >= number]:
+            data, end = self._files.read(name), 0
             for content, after in _records(data):
                 batch = JournalBatch.decode(content)
                 if batch.number != number + len(found) + 1:
@@ -150,52 +146,47 @@ class Journal:
                 found.append(batch)
                 end = after
             if end < len(data):
-                log.warning("the log of the triggers ends with a batch that is not whole", path=str(path), at=end)
-            self._open(path, end)
+                log.warning("the log of the triggers ends with a batch that is not whole", file=name, at=end)
+            self._open(name, end)
+        if self._log is None:  # a crash between a snapshot and its log
+            self._open(f"{number:020d}{_LOG}", 0)
         return found
 
     def append(self, batch: JournalBatch) -> None:
         """Store a batch; it is on disk when this returns. There must be a snapshot."""
         assert self._log is not None
-        with self._log.open("ab") as file:
-            file.write(_record(batch.encode()))
-            file.flush()
-            os.fsync(file.fileno())
+        self._files.append(self._log, _record(batch.encode()))
+        self._files.sync(self._log)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Store a snapshot, on disk when this returns, and remove files that are not needed any more."""
-        path = self._folder / f"{snapshot.number:020d}{_SNAPSHOT}"
-        unfinished = path.with_suffix(".tmp")
-        with unfinished.open("wb") as file:
-            file.write(snapshot.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-        self._open(path.with_suffix(_LOG), 0)
-        self._sync()
-        for old in self._files(_SNAPSHOT)[:-_KEPT]:
-            old.unlink()
-        first = int(self._files(_SNAPSHOT)[0].stem)
-        for old in self._files(_LOG):
-            if int(old.stem) < first:
-                old.unlink()
+        name = f"{snapshot.number:020d}"
+        unfinished = name + _UNFINISHED
+        self._files.truncate(unfinished, 0)
+        self._files.append(unfinished, snapshot.encode())
+        self._files.sync(unfinished)
+        self._files.rename(unfinished, name + _SNAPSHOT)
+        self._open(name + _LOG, 0)
+        self._files.sync_names()
+        for old in self._named(_SNAPSHOT)[:-_KEPT]:
+            self._files.remove(old)
+        first = _number(self._named(_SNAPSHOT)[0])
+        for old in self._named(_LOG):
+            if _number(old) < first:
+                self._files.remove(old)
 
-    def _open(self, path: Path, size: int) -> None:
+    def _open(self, name: str, size: int) -> None:
         """Append to a log, behind its first bytes."""
-        with path.open("ab") as file:
-            file.truncate(size)
-            os.fsync(file.fileno())
-        self._log = path
+        self._files.truncate(name, size)
+        self._files.sync(name)
+        self._log = name
 
-    def _files(self, suffix: str) -> list[Path]:
-        return sorted(self._folder.glob(f"*{suffix}"))
+    def _named(self, suffix: str) -> list[str]:
+        return [each for each in self._files.names() if each.endswith(suffix)]
 
-    def _sync(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+
+def _number(name: str) -> int:
+    return int(name.partition(".")[0])
 
 
 def _record(content: bytes) -> bytes:

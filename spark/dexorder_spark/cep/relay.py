@@ -55,9 +55,9 @@ class TriggerRelay(RelayClient):
         while not self._stop.is_set():
             try:
                 for answer in self._answers(after):
-                    wait_s, after = 0.1 if answer.changes else wait_s, decode_cursor(answer.cursor)
-                    changes = [*map(decode_change, answer.changes)]
-                    yield RegistrationChanges(changes, after, is_reset=answer.HasField("reset"))
+                    changes = decode_changes(answer)
+                    wait_s, after = 0.1 if answer.changes else wait_s, changes.cursor
+                    yield changes
             except grpc.RpcError as error:
                 log.warning("the stream of triggers ended", error=error_text(error), again_in_s=wait_s)
             self._stop.wait(wait_s)
@@ -112,6 +112,12 @@ def _halve(request: pb.ReportTriggerEventsRequest) -> list[pb.ReportTriggerEvent
     halves = [request.events[:middle], request.events[middle:]] if middle else []
     applied = request.applied if request.HasField("applied") else None
     return [pb.ReportTriggerEventsRequest(events=each, applied=applied) for each in halves]
+
+
+def decode_changes(answer: pb.WatchTriggersResponse) -> RegistrationChanges:
+    """Return the changes of one answer."""
+    changes = [*map(decode_change, answer.changes)]
+    return RegistrationChanges(changes, decode_cursor(answer.cursor), is_reset=answer.HasField("reset"))
 
 
 def decode_change(change: pb.TriggerChange) -> RegistrationChange:

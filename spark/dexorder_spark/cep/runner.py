@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import structlog
 
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.market_rows import Row, stored_rows
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
@@ -60,23 +61,43 @@ _IDLE_SECONDS = 60.0
 RecentRows = Callable[[Series], Sequence[Row]]
 
 
+class Source(Protocol):
+    """What the micro-batches need of `SourceClient`."""
+
+    def state(self) -> SourceState:
+        """Return the start and the end of each partition; Unavailable if the source does not answer."""
+
+    def read(self, part: OffsetRange, *, retry_seconds: float) -> Iterator[list[Result]]:
+        """Yield the records of a range; Unavailable, or SourceBroken if they can't be read."""
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Run a function in a thread of its own."""
+    threading.Thread(target=work, name="changes", daemon=True).start()
+
+
 class Runner:
     """Runs micro-batches until ``stop`` is set, or nothing was registered for a minute."""
 
     def __init__(
         self,
         settings: SparkSettings,
+        journal: Journal,
         relay: TriggerRelay,
         recent_rows: RecentRows,
         *,
         stop: threading.Event,
         clock: Clock | None = None,
         fault: Fault | None = None,
+        open_source: Callable[[str], Source] = SourceClient,
+        start: Callable[[Callable[[], None]], None] = start_thread,
     ) -> None:
-        """Open the journal, which this process must own.
+        """Read the journal, which this process must own.
 
         Args:
             recent_rows: Returns stored rows of a series that starts to be watched.
+            open_source: Returns the source at an address.
+            start: Runs a function beside the micro-batches.
         """
         self._settings = settings
         self._relay = relay
@@ -84,13 +105,16 @@ class Runner:
         self._stop = stop
         self._clock = clock or SystemClock()
         self._fault = fault
-        self._journal = Journal(settings.trigger_folder)
+        self._journal = journal
+        self._open_source = open_source
+        self._start = start
         snapshot, batches = self._journal.read() or (None, [])
         self._evaluator = Evaluator(snapshot, processes=settings.trigger_processes)
         self._evaluator.repeat(batches)
+        self._first, self._later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
         self._is_new = snapshot is None
         self._unreported = batches[-1].events if batches else ()
-        self._snapshot_s = time.monotonic()
+        self._snapshot_s = self._seconds()
         self._interval_s = _SNAPSHOT_SECONDS
         self._is_changed = bool(batches)
         self._changes: queue.SimpleQueue[RegistrationChanges] = queue.SimpleQueue()
@@ -103,10 +127,10 @@ class Runner:
             self._report(self._unreported)
             if self._is_new:  # the first batch has a snapshot before it
                 self._journal.snapshot(self._evaluator.snapshot())
-            threading.Thread(target=self._follow, name="changes", daemon=True).start()
-            busy_s = time.monotonic()
+            self._start(self._follow)
+            busy_s = self._seconds()
             while not self._stop.is_set():
-                started_s = time.monotonic()
+                started_s = self._seconds()
                 worked = self._step()
                 self._snapshot_if_due(paused=not worked)
                 if worked or not self._evaluator.is_empty:
@@ -115,21 +139,28 @@ class Runner:
                     log.info("no triggers; the process ends until there are some")
                     return
                 interval_s = self._settings.trigger_batch_seconds if worked else self._settings.poll_ms / 1_000
-                self._stop.wait(max(0.0, started_s + interval_s - time.monotonic()))
+                self._stop.wait(max(0.0, started_s + interval_s - self._seconds()))
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """Position of the last change of triggers that takes part; None before the first one."""
+        return self._evaluator.cursor
 
     def _follow(self) -> None:
-        """Pass on changes, each with recent rows of the series that it starts to watch. Runs in its own thread,
-        as reading rows takes time."""
-        first, later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
-        for changes in self._relay.follow(self._evaluator.cursor):
-            if not (changes.changes or changes.is_reset):
-                continue
-            known = first.union(*later.values())
-            later |= {
-                each.registration: watcher(each.trigger).series if each.trigger else () for each in changes.changes
-            }
-            new = set().union(*later.values()) - known
-            self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
+        """Take changes until the stop. Runs beside the micro-batches, as reading rows takes time."""
+        for changes in self._relay.follow(self.cursor):
+            self.take(changes)
+
+    def take(self, changes: RegistrationChanges) -> None:
+        """Pass changes to the next micro-batch, with recent rows of the series that they start to watch."""
+        if not (changes.changes or changes.is_reset):
+            return
+        known = self._first.union(*self._later.values())
+        self._later |= {
+            each.registration: watcher(each.trigger).series if each.trigger else () for each in changes.changes
+        }
+        new = set().union(*self._later.values()) - known
+        self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
 
     def _step(self) -> bool:
         """Run one micro-batch; return whether it had anything to do."""
@@ -166,22 +197,22 @@ class Runner:
 
     def _snapshot_if_due(self, *, paused: bool) -> None:
         """Write the state as a whole, if it has changed, for a small part of the time, and best in a pause."""
-        started_s = time.monotonic()
+        started_s = self._seconds()
         due_s = self._interval_s if paused else _LATEST_SNAPSHOT * self._interval_s
         if not self._is_changed or started_s - self._snapshot_s < due_s:
             return
         self._journal.snapshot(self._evaluator.snapshot())
         self._is_changed = False
-        self._snapshot_s = time.monotonic()
+        self._snapshot_s = self._seconds()
         self._interval_s = max(_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE * (self._snapshot_s - started_s))
 
     def _is_report_due(self) -> bool:
-        return time.monotonic() - self._reported_s >= _REPORT_SECONDS
+        return self._seconds() - self._reported_s >= _REPORT_SECONDS
 
     def _report(self, events: Sequence[bytes]) -> None:
         on_part = partial(self._pass, Moment.PUBLISHING) if events else lambda: None
         self._relay.report(events, self._evaluator.cursor, on_part=on_part)
-        self._reported_s = time.monotonic()
+        self._reported_s = self._seconds()
 
     def _read(self) -> tuple[dict[str, TopicPosition], list[Record]]:
         """Return the places after the next records, and those records that are of watched series.
@@ -191,7 +222,7 @@ class Runner:
         positions, records = {}, []
         watched = self._evaluator.watched
         for topic in sorted(self._evaluator.topics):
-            source = SourceClient(address_of(self._settings.source, topic))
+            source = self._open_source(address_of(self._settings.source, topic))
             before = self._evaluator.positions.get(topic)
             try:
                 state = source.state()
@@ -207,7 +238,7 @@ class Runner:
                 self._stop.wait(1.0)
         return positions, records
 
-    def _records(self, source: SourceClient, part: OffsetRange) -> list[Result]:
+    def _records(self, source: Source, part: OffsetRange) -> list[Result]:
         found: list[Result] = []
         try:
             for results in source.read(part, retry_seconds=5.0):
@@ -215,6 +246,9 @@ class Runner:
         except SourceBroken as error:
             log.error("records can't be read; triggers do not see them", error=str(error), partition=part.partition)
         return found
+
+    def _seconds(self) -> float:
+        return self._clock.monotonic_ns() / SECOND_NS
 
     def _pass(self, moment: Moment) -> None:
         if self._fault:

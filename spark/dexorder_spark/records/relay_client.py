@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from random import Random
 from typing import Any, TypeVar
 
 import grpc
@@ -50,6 +51,7 @@ class RelayClient:
         self._stop = stop
         self._what = what
         self._on_failure = on_failure
+        self._random = Random()  # noqa: S311 - no secret
         self._channel = open_sync_channel(address)
         self.stub: Any = rpc.PipelineServiceStub(self._channel)
 
@@ -109,7 +111,7 @@ class RelayClient:
         """
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, grpc.RpcError) and again(error)),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=MAX_WAIT_S, jitter=0.2),
+            wait=self._wait_s,
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=tenacity.sleep_using_event(self._stop),
             before_sleep=self._note_failure,
@@ -118,6 +120,10 @@ class RelayClient:
             return attempts(method, request, timeout=CALL_TIMEOUT_S)
         except tenacity.RetryError as error:
             raise Stopped("stopping before the relay has answered") from error
+
+    def _wait_s(self, state: tenacity.RetryCallState) -> float:
+        doubled_s: float = 0.1 * 2 ** min(state.attempt_number - 1, 8)
+        return min(MAX_WAIT_S, doubled_s + self._random.uniform(0.0, 0.2))
 
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

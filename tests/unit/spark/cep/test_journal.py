@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dexorder_cep import EngineState
 from dexorder_common.model.cursor import Cursor
+from dexorder_spark.cep.files import FolderFiles
 from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove
 from dexorder_spark.cep.journal import Damaged, Journal, JournalBatch, Snapshot, TopicPosition
 
@@ -74,7 +75,7 @@ def batch(number: int) -> JournalBatch:
 
 
 def filled(folder: Path, batches: int, snapshots: set[int]) -> Journal:
-    journal = Journal(folder)
+    journal = Journal(FolderFiles(folder))
     assert journal.read() is None
     journal.snapshot(Snapshot(0, None, {}))
     for number in range(1, batches + 1):
@@ -85,7 +86,7 @@ def filled(folder: Path, batches: int, snapshots: set[int]) -> Journal:
 
 
 def numbers(folder: Path) -> tuple[int, list[int]]:
-    snapshot, batches = Journal(folder).read() or (Snapshot(-1, None, {}), [])
+    snapshot, batches = Journal(FolderFiles(folder)).read() or (Snapshot(-1, None, {}), [])
     assert all(each == batch(each.number) for each in batches)
     return snapshot.number, [each.number for each in batches]
 
@@ -98,7 +99,7 @@ def test_a_log_that_is_cut_anywhere_has_the_batches_before_and_is_continued_ther
     for end in range(second, len(whole)):
         path.write_bytes(whole[:end])
         assert numbers(tmp_path) == (0, [1, 2])
-        journal = Journal(tmp_path)
+        journal = Journal(FolderFiles(tmp_path))
         journal.read()
         journal.append(batch(3))
         assert numbers(tmp_path) == (0, [1, 2, 3])

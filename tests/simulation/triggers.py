@@ -1,0 +1,355 @@
+"""Triggers from registration to the relay's table of events: five minutes with faults, then quiet, then checks.
+
+A client registers and deletes triggers, a market writes trades to the log, the triggers' process evaluates them with
+its journal, and the relay stores what it reports. The process is killed at every step of the journal, the relay around
+its commits; both are frozen and cut off; in some runs the relay continues with an older copy of its file.
+
+Promises: each match of a trigger that runs is in the relay's table exactly once, in the order of the trades; a record
+that does not count fires nothing; an acknowledged registration survives; once a deletion is applied the trigger fires
+no more. After an older copy these hold for what the relay's file then knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from dexorder_common.model.datasets import CANDLES
+from dexorder_common.model.dispatch_id import new_dispatch_id
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.triggers import TriggerState
+from dexorder_common.rpc.trigger_messages import decode_event
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.market.v1 import market_pb2
+from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
+from tests.simulation.loop import SECOND_NS, Process
+from tests.simulation.memory_files import MemoryFiles
+from tests.simulation.run import Run
+from tests.simulation.silence import quietly
+from tests.simulation.sqlite_disk import Killed
+from tests.simulation.trigger_process import Trades, TriggerProcess
+from tests.simulation.trigger_relay import VENUE, TriggersRelay
+
+FAULTY_SECONDS = 300
+QUIET_SECONDS = 180
+TICKERS = (f"AAA.{VENUE}", f"BBB.{VENUE}")
+LEVELS = range(1, 5)
+"""A trade has a price of so many thousands and its number; a trigger fires above so many thousands."""
+
+
+@dataclass
+class Known:
+    """A trigger as its client knows it.
+
+    Attributes:
+        running_at: Number of trades when it was seen to run; None while it was not.
+        deleted: The deletion was asked for.
+    """
+
+    ticker: str
+    level: int
+    registered: bool = False
+    running_at: int | None = None
+    deleted: bool = False
+
+
+@dataclass
+class Trade:
+    """A trade that counts, in the order of the log."""
+
+    ticker: str
+    price: float
+    level: int
+
+
+@dataclass
+class TriggersRun:
+    """One run."""
+
+    seed: int
+    known: dict[str, Known] = field(default_factory=dict)
+    traded: list[Trade] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.run = run = Run(self.seed)
+        self.random = run.generator("triggers")
+        self.trades = Trades()
+        self.files = MemoryFiles(run.generator("files"))
+        self.relay = TriggersRelay(run, self._answer_dispatches())
+        self.process: Process | None = None
+        self.copy: bytes | None = None
+        self.is_restored = self.is_quiet = self.is_over = False
+        self._ends: dict[str, int] = defaultdict(lambda: run.clock(Process("market")).wall_ns())
+        self._pages = 0
+        self.final: list[Trade] = []
+
+    def check(self) -> Run:
+        """Run it; `Broken` if a promise does not hold."""
+        run, loop = self.run, self.run.loop
+        self.relay.start()
+        for name, work in (("world", self._world()), ("client", self._client()), ("market", self._market())):
+            loop.spawn(Process(name), work)
+        while not self.is_over:
+            loop.run_until(
+                lambda: self.is_over, limit_ns=loop.now_ns + round(self.random.uniform(0.5, 6.0) * SECOND_NS)
+            )
+            self.process = Process("triggers")
+            run.note("triggers: the process starts")
+            self._one_life(self.process)
+        self._judge()
+        loop.close()
+        return run
+
+    def _one_life(self, process: Process) -> None:
+        try:
+            life = TriggerProcess(self.run, process, self.files, self.trades)
+            self.relay.follower = life
+            life.main()
+        except Killed:  # while it started
+            process.is_alive = False
+        self.files.on_step = lambda: None
+        self.files.killed()
+
+    # ---- faults
+
+    async def _world(self) -> None:
+        random = self.random
+        kinds = ["kill", "kill at step", "freeze", "relay", "relay at commit", "cut", "source", "loss"]
+        if random.random() < 0.3:
+            kinds += ["copy", "restore"]
+        while self.run.loop.time() < FAULTY_SECONDS:
+            await asyncio.sleep(random.expovariate(1 / 12))
+            self._fault(random.choice(kinds))
+        self.run.note("faults cease")
+        self.is_quiet = True
+        self._heal()
+        await asyncio.sleep(QUIET_SECONDS)
+        self.is_over = True
+        if self.process:
+            self.run.loop.kill(self.process)
+
+    def _fault(self, kind: str) -> None:
+        random, run = self.random, self.run
+        weather, process = run.network.weather, self.process
+        pair = frozenset(("relay", "triggers"))
+        if kind == "kill" and process and process.is_alive:
+            self._kill("is killed")
+        elif kind == "kill at step":
+            self._kill_at_step(random.randrange(1, 12))
+        elif kind == "freeze" and process:
+            run.note("triggers: frozen")
+            run.loop.freeze(process)
+            self._later(random.uniform(0.5, 20.0), lambda: run.loop.thaw(process))
+        elif kind == "relay":
+            self.relay.kill()
+            self._later(random.uniform(0.1, 20.0), self.relay.start)
+        elif kind == "relay at commit":
+            self.relay.kills_at_next_call = True
+            self._later(random.uniform(5.0, 25.0), self.relay.start)
+        elif kind == "cut":
+            run.note("triggers and relay are cut off")
+            weather.cut.add(pair)
+            self._later(random.uniform(1.0, 40.0), lambda: weather.cut.discard(pair))
+        elif kind == "source":
+            self.trades.is_down = True
+            self._later(random.uniform(1.0, 20.0), lambda: setattr(self.trades, "is_down", False))
+        elif kind == "loss":
+            weather.lost = random.choice((0.0, 0.1, 0.4))
+        elif kind == "copy":
+            self.copy = self.relay.image()
+        elif kind == "restore" and self.copy:
+            self.relay.kill()
+            self.relay.restore(self.copy)
+            self.is_restored = True
+            self._later(random.uniform(0.5, 5.0), self.relay.start)
+
+    def _heal(self) -> None:
+        self.run.network.weather.cut.clear()
+        self.run.network.weather.lost = 0.0
+        self.trades.is_down = self.relay.kills_at_next_call = False
+        self.files.on_step = lambda: None
+        if self.process:
+            self.run.loop.thaw(self.process)
+        self.relay.start()
+
+    def _kill(self, how: str) -> None:
+        assert self.process
+        self.run.note(f"triggers: {how}")
+        self.run.loop.kill(self.process)
+
+    def _kill_at_step(self, steps: int) -> None:
+        left = steps
+
+        def on_step() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self._kill("is killed within a write of the journal")
+                raise Killed
+
+        self.files.on_step = on_step
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        self.run.loop.call_later(seconds, lambda: None if self.is_quiet else act())
+
+    # ---- the market
+
+    async def _market(self) -> None:
+        random = self.random
+        while self.run.loop.time() < FAULTY_SECONDS + QUIET_SECONDS / 2:
+            await asyncio.sleep(random.expovariate(1 / 2))
+            self._record(
+                random.choice(TICKERS), random.choice(("counts", "counts", "counts", "counts", "twice", "bad"))
+            )
+        for ticker in TICKERS * 3:  # all triggers that run must fire for these
+            await asyncio.sleep(2.0)
+            self._record(ticker, "counts", level=LEVELS[-1])
+        self.final = self.traded[-3 * len(TICKERS) :]
+        for ticker in TICKERS:  # a trade fires once a later record has moved the watermark beyond it
+            await asyncio.sleep(5.0)
+            self._record(ticker, "counts", level=0)
+
+    def _record(self, ticker: str, kind: str, *, level: int | None = None) -> None:
+        random, now_ns = self.random, self.run.clock(Process("market")).wall_ns()
+        span = TimeRange(self._ends[ticker], now_ns)
+        if span.end_ns <= span.start_ns:
+            return
+        level = random.choice(LEVELS) if level is None else level
+        price = 1_000.0 * level + (500 if kind == "bad" else 1) + self._pages / 100
+        at_ns = now_ns - 1_000_000
+        dispatch = _dispatch_of(ticker, is_issued=kind != "bad")
+        found = [market_pb2.Trade(trade_id=f"{self._pages}", time_ns=at_ns, price=price, amount=1.0, ticker=ticker)]
+        headers = PageHeaders(Kind.TRADES, ticker, 0, dispatch, self._pages, span, now_ns).encode()
+        self._pages += 1
+        payload = market_pb2.Trades(trades=found).SerializeToString()
+        if kind == "bad":
+            self.run.note(f"market: a trade at {price} of a dispatch that nobody has issued")
+            self.trades.append(payload, headers)
+            return
+        self._ends[ticker] = now_ns
+        self.traded.append(Trade(ticker, price, level))
+        for _ in range(2 if kind == "twice" else 1):
+            self.trades.append(payload, headers)
+        self.run.note(f"market: {ticker} trades at {price}{' (the record comes twice)' if kind == 'twice' else ''}")
+
+    def _answer_dispatches(self) -> list[IssuedDispatch]:
+        return [
+            IssuedDispatch(
+                _dispatch_of(ticker, is_issued=True),
+                Series(ticker, 60, CANDLES),
+                TimeRange(0, 2**62),
+                is_realtime=True,
+            )
+            for ticker in TICKERS
+        ]
+
+    # ---- the client
+
+    async def _client(self) -> None:
+        random = self.random
+        while self.run.loop.time() < FAULTY_SECONDS:
+            await asyncio.sleep(random.expovariate(1 / 10))
+            known = [name for name, each in self.known.items() if each.registered and not each.deleted]
+            if known and random.random() < 0.35:
+                await self._delete(random.choice(known))
+            else:
+                await self._register()
+            await self._look()
+        while True:
+            await asyncio.sleep(10.0)
+            await self._look()
+
+    async def _register(self) -> None:
+        name = f"t-{len(self.known)}"
+        each = self.known[name] = Known(self.random.choice(TICKERS), self.random.choice(LEVELS))
+        sql = f"SELECT price FROM ticks WHERE price > {1_000 * each.level}"
+        trigger = ingest_pb2.CEPTriggerRequest(
+            trigger_id=name, sql_pattern=sql, tickers=[each.ticker], parameters={"fire": "level"}
+        )
+        answer = await self._until_answered("RegisterTrigger", pb.RegisterTriggerRequest(trigger=trigger))
+        if answer.ack.status not in (ingest_pb2.CEPTriggerAck.REGISTERED, ingest_pb2.CEPTriggerAck.ALREADY_REGISTERED):
+            self.run.fail(f"{name} was refused: {answer.ack.error_message}")
+        each.registered = True
+        self.run.note(f"client: {name} is registered, above {1_000 * each.level} of {each.ticker}")
+
+    async def _delete(self, name: str) -> None:
+        self.known[name].deleted = True
+        await self._until_answered("DeleteTrigger", pb.DeleteTriggerRequest(trigger_id=name))
+        self.run.note(f"client: {name} is deleted")
+
+    async def _look(self) -> None:
+        try:
+            answer = await self.run.network.call("relay", "ListTriggers", pb.ListTriggersRequest(), timeout=5.0)
+        except grpc.aio.AioRpcError:
+            return
+        listed = {each.trigger.trigger_id: each for each in answer.triggers}
+        for name, each in self.known.items():
+            if each.registered and not each.deleted and name not in listed and not self.is_restored:
+                self.run.fail(f"{name} was acknowledged, but the relay does not list it")
+            if name in listed and listed[name].state == TriggerState.RUNNING and each.running_at is None:
+                each.running_at = len(self.traded)
+
+    async def _until_answered(self, method: str, request: Any) -> Any:
+        while True:
+            try:
+                return await self.run.network.call("relay", method, request, timeout=5.0)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:  # an attempt before has deleted it, or an older copy
+                    return None
+                await asyncio.sleep(self.random.uniform(0.2, 3.0))
+
+    # ---- promises
+
+    def _judge(self) -> None:
+        for context in self.run.loop.errors:
+            error = context.get("exception")
+            if not isinstance(error, Killed):
+                self.run.fail(f"a task failed: {context.get('message')} {error!r}")
+        fired: dict[str, list[float]] = defaultdict(list)
+        for name, message in self.relay.rows(
+            "SELECT trigger_id, message FROM trigger_events WHERE kind = 1 ORDER BY sequence"
+        ):
+            fired[name].append(float(decode_event(ingest_pb2.CEPTriggerEvent.FromString(message)).rows[-1][0] or 0))
+        live = {row[0] for row in self.relay.rows("SELECT trigger_id FROM triggers WHERE deleted_ns IS NULL")}
+        for name, each in self.known.items():
+            self._judge_trigger(name, each, fired.get(name, []), is_live=name in live)
+
+    def _judge_trigger(self, name: str, known: Known, fired: list[float], *, is_live: bool) -> None:
+        run = self.run
+        matches = [each.price for each in self.traded if each.ticker == known.ticker and each.level >= known.level]
+        if foreign := [price for price in fired if price not in matches]:
+            run.fail(f"{name} fired for {foreign[0]}, which is no match of it")
+        if len({*fired}) < len(fired):
+            run.fail(f"{name} has fired twice for one trade: {fired}")
+        last = [each.price for each in self.final if each.ticker == known.ticker]
+        if is_live and fired[-3:] != last:
+            run.fail(f"{name} runs, but did not fire for the last trades {last}; it fired for {fired[-3:]}")
+        if not is_live and {*fired} & {*last}:
+            run.fail(f"{name} is deleted, but fired for one of the last trades {last}")
+        if self.is_restored:
+            return
+        if fired and fired != matches[matches.index(fired[0]) : matches.index(fired[0]) + len(fired)]:
+            run.fail(f"{name} has a gap or another order: {fired} of {matches}")
+        if known.running_at is None or (known.deleted and not fired):  # nothing may have been evaluated in its time
+            return
+        wanted = [each.price for each in self.traded[known.running_at :] if each.price in matches]
+        if wanted and (not fired or matches.index(fired[0]) > matches.index(wanted[0])):
+            run.fail(f"{name} did not fire for {wanted[0]}, the first trade after it was seen to run")
+
+
+def _dispatch_of(ticker: str, *, is_issued: bool) -> str:
+    number = 1 + TICKERS.index(ticker)
+    return new_dispatch_id(number if is_issued else number + 50, f"{number:016x}")
+
+
+def simulate(seed: int) -> Run:
+    """Run one seed; `Broken` if a promise does not hold."""
+    return quietly(TriggersRun(seed).check)

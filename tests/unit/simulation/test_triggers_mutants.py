@@ -1,0 +1,95 @@
+"""Breaks of triggers that some of the fixed seeds must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+
+from dexorder_spark.cep.evaluator import Evaluator
+from dexorder_spark.cep.journal import Journal
+from dexorder_spark.cep.relay import TriggerRelay
+from tests.simulation import memory_files, triggers
+from tests.simulation.run import Broken
+from tests.unit.simulation.test_triggers import SEEDS
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def batch_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is published before it is on disk."""
+    sync = memory_files.MemoryFiles.sync
+
+    def only_snapshots(self: memory_files.MemoryFiles, name: str) -> None:
+        if not name.endswith(".log"):
+            sync(self, name)
+
+    monkeypatch.setattr(memory_files.MemoryFiles, "sync", only_snapshots)
+
+
+def report_is_not_repeated_after_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart does not report the events of the last batch again."""
+    read = Journal.read
+
+    def without_events(self: Journal) -> Any:
+        found = read(self)
+        return found and (found[0], [replace(batch, events=()) for batch in found[1]])
+
+    monkeypatch.setattr(Journal, "read", without_events)
+
+
+def report_is_not_repeated_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that the relay has not answered is given up."""
+    report = TriggerRelay.report
+
+    def once(self: TriggerRelay, *given: Any, **named: Any) -> None:
+        def call(method: Any, request: Any, again: Any = None) -> Any:
+            try:
+                return method(request, timeout=5.0)
+            except grpc.RpcError:
+                return None
+
+        monkeypatch.setattr(self, "call", call, raising=False)
+        report(self, *given, **named)
+
+    monkeypatch.setattr(TriggerRelay, "report", once)
+
+
+def torn_record_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows the last whole record is not cut off."""
+
+    def open_log(self: Journal, name: str, size: int) -> None:
+        self._files.append(name, b"")
+        self._log = name
+
+    monkeypatch.setattr(Journal, "_open", open_log)
+
+
+def deletion_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process does not remove a trigger."""
+    monkeypatch.setattr(Evaluator, "_remove", lambda self, registration: None)
+
+
+MUTANTS: Sequence[Patch] = (
+    batch_is_not_synced,
+    report_is_not_repeated_after_a_kill,
+    report_is_not_repeated_after_a_failure,
+    torn_record_stays,
+    deletion_is_lost,
+)
+
+
+@pytest.mark.parametrize("break_it", MUTANTS, ids=lambda patch: patch.__name__)
+def test_a_break_is_noticed(break_it: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    for seed in SEEDS:
+        try:
+            triggers.simulate(seed)
+        except Broken:
+            return
+        except Exception:  # a journal that cannot be read ends the process, which is noticed too
+            return
+    pytest.fail(f"no seed notices: {break_it.__doc__}")
