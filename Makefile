@@ -15,7 +15,7 @@ TESTS ?= tests/unit/services/common/model
 
 WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
 
-.PHONY: help quick setup-light setup classes demo check test coverage smoke nightly soak bench proto proto-baseline docs site wheel lock clean
+.PHONY: help quick setup-light setup classes demo check test coverage smoke nightly sim soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,8 @@ setup-light: $(LIGHT)  ## .venv without Spark, jars, Java and linters: what `mak
 setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there is none, Spark's and Kafka's jars.
 	$(WRITABLE)
 	@$(PY) -m dexorder.setup
+	@printf '#!/bin/sh\ncd "%s" && exec .venv/bin/python -m tests.simulation "$$@"\n' "$(CURDIR)" > .venv/bin/dexorder-sim
+	@chmod +x .venv/bin/dexorder-sim
 	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
 
 .venv/bin/uv: requirements/bootstrap.txt
@@ -84,6 +86,10 @@ smoke: classes  ## The whole suite as processes, each part killed once, and the 
 
 nightly: classes  ## Campaigns, new random examples, breaks, coverage, in 4 h at most; bench/results/nightly.md has the result. PARTS="a b" for some.
 	$(PY) -m tests.nightly $(PARTS)
+
+SEED ?= 0
+sim: setup-light  ## Run a seed of the simulation in virtual time and print its story; SEED=17 PART=events for others.
+	$(PY) -m tests.simulation $(SEED) --part $(or $(PART),history)
 
 soak: classes  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/nightly tests/integration/production

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -129,6 +130,9 @@ class Chain:
             span = self._span(first, min(periods, first + dice.randint(20, 400)))
             refresh = dice.random() < REFRESH_SHARE and not self.plan.asks_again
             asked = await client.submit(self._request(client, str(number), span, refresh=refresh))
+            if dice.random() < REFRESH_SHARE and not self.plan.asks_again:
+                await asyncio.sleep(dice.uniform(0.0, 3.0))
+                await client.submit(self._request(client, f"{number}-refresh", span, refresh=True))
             if self.plan.asks_again:
                 await asyncio.sleep(dice.uniform(60.0, 90.0))
                 await client.submit(self._request(client, f"{number}-again", span))
@@ -244,7 +248,8 @@ class Chain:
 
     def _client_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and self.run.broken is None:
-            self.run.broken = Broken(f"a client failed: {causes(error)}")
+            with suppress(Broken):
+                self.run.fail(f"a client failed: {causes(error)}")
 
     def _ended(self, asked: Asked) -> None:
         check_outcome(self, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -16,6 +16,8 @@ from tests.simulation.network import Network
 
 class Broken(AssertionError):
     """A promise that a run has found broken; its text is one line, the story is the run's."""
+
+    story: Sequence[str] = ()
 
 
 @dataclass
@@ -47,7 +49,9 @@ class Run:
     def fail(self, text: str) -> None:
         """Record that a promise is broken, and stop the run."""
         self.note(f"BROKEN: {text}")
-        self.broken = self.broken or Broken(text)
+        if self.broken is None:
+            self.broken = Broken(text)
+            self.broken.story = self.story
         raise self.broken
 
 
