@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.breaks import Break, read_breaks, rows
+from tests.mutations import mutations
 from tests.paths import ROOT
 
 ROWS = rows()
@@ -24,3 +25,16 @@ def test_break_changes_one_place_and_names_a_test_of_its_row(each: Break) -> Non
     assert broken != content
     compile(broken, each.file, "exec")
     assert each.test in ROWS[each.row]
+
+
+def test_mutations_are_all_small_changes_and_leave_the_others_out() -> None:
+    source = "def f(a, b):\n    c = max(a, 1)\n    return a < b and c\n"
+    assert [(each.line, each.before, each.after) for each in mutations(source)] == [
+        (2, "c = max(a, 1)", "pass"),
+        (3, "return a < b and c", "return None"),
+        (2, "max(a, 1)", "min(a, 1)"),
+        (3, "a < b and c", "a < b or c"),
+        (2, "1", "2"),
+        (3, "a < b", "a <= b"),
+    ]
+    assert len({each.source for each in mutations(source)}) == 6

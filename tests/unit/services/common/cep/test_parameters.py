@@ -91,3 +91,14 @@ def test_a_value_that_is_not_accepted_is_named_with_what_is(name: str, value: st
         compile_trigger(CANDLES, {name: value})
     assert name in str(refusal.value)
     assert accepted in str(refusal.value)
+
+
+def test_a_refusal_says_where_and_why() -> None:
+    with pytest.raises(InvalidSql) as caught:
+        compile_trigger("SELECT nothing\nFROM ohlc", {})
+    error = caught.value
+    assert (error.line, str(error)) == (
+        1,
+        f"line 1, column {error.column}: {error.reason}",
+    ) and "nothing" in error.reason
+    assert str(InvalidSql(0, 0, "fire is not a mode")) == "fire is not a mode"

@@ -59,3 +59,9 @@ def test_invalid_ticker_is_refused(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30), st.sampled_from(["SIM", "X:1"]))
 def test_any_symbol_survives_the_ticker(symbol: str, venue: str) -> None:
     assert Instrument.parse(str(Instrument(symbol, venue))) == Instrument(symbol, venue)
+
+
+def test_an_asterisk_stands_for_all_instruments_of_a_venue() -> None:
+    assert Instrument.parse("*.SIM").is_whole_exchange
+    assert not Instrument.parse("BTC/USDT.SIM").is_whole_exchange
+    assert not Instrument.parse("**.SIM").is_whole_exchange

@@ -47,6 +47,20 @@ def test_spans_join_hold_every_trade_before_their_end_and_records_are_bounded(
     assert end_ns == (tape[-1].time_ns if tape else 0)
 
 
+def test_record_ends_before_a_late_trade_in_any_record_behind_it() -> None:
+    """A backlog of three records; a trade of the last one is earlier than all before it."""
+    for late_place, ends in ((1, [50, 900, 900]), (2, [50, 50, 900])):
+        batches = TradeBatches(0, now_ns=0)
+        backlog = [_trade(number, 100 + number // MAX_BATCH_TRADES) for number in range(3 * MAX_BATCH_TRADES)]
+        backlog[late_place * MAX_BATCH_TRADES + 7] = _trade(late_place * MAX_BATCH_TRADES + 7, 50)
+        batches.add(backlog, now_ns=0)
+        found = batches.take(900, now_ns=0, flush=True)
+        if late_place == 1:
+            ends[1] = 102  # the first time of the last record
+        assert [batch.span.end_ns for batch in found] == ends
+        assert [batch.span.start_ns for batch in found] == [0, *ends[:-1]]
+
+
 def test_a_quiet_market_is_settled_once_a_minute() -> None:
     batches = TradeBatches(5, now_ns=0)
     assert batches.take(100, now_ns=HEARTBEAT_NS - 1) == []

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from dexorder_common.model.history import FinalResult, FinalStatus, PageResult
+from dexorder_common.model.datasets import TICKERS
+from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
 from dexorder_common.model.instrument import Series
-from dexorder_relay.state import dispatches
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.state import dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import timed_out
 from dexorder_relay.state.job import Phase
@@ -107,3 +109,24 @@ def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() -> None:
     d.now_ns = 190
     d.lose(dispatch.dispatch_id, "gone")
     assert [r.request.request_id for r in timed_out(d.state, 100, now_ns=290)] == ["first", "behind"]
+
+
+def test_snapshot_has_the_time_of_its_last_page_and_forgets_the_dispatch_before() -> None:
+    d = Driver()
+    request = HistoryRequest.of_exchange("t", "SIM", TICKERS, "")
+    planner.accept(d.state, request, d.changes, wall_ns=0, now_ns=0)
+    (first,) = d.dispatch()
+    (job,) = d.state.jobs.values()
+
+    def take(dispatch_id: str, time_ns: int, refused: str | None = None) -> None:
+        d.report([PageResult(dispatch_id, request.series, TimeRange(time_ns, time_ns), refused=refused)])
+
+    for time_ns in (5, 9, 7):
+        take(first.dispatch_id, time_ns)
+    take(first.dispatch_id, 8, "price -1")
+    assert (job.taken_ns, job.error) == (9, "a page was refused: price -1")
+    d.lose(first.dispatch_id)
+    (second,) = d.dispatch()
+    take(first.dispatch_id, 20)
+    take(second.dispatch_id, 6)
+    assert (job.taken_ns, job.error) == (6, "")

@@ -104,6 +104,14 @@ def test_produced_job_has_no_lease() -> None:
     assert d.expired(now_ns=10**18) == [] and d.job_of(first) == 1 and not d.is_running(1)
 
 
+def test_exchange_is_busy_while_an_ingestor_fetches_history_from_it() -> None:
+    d, dispatch_id = held()
+    assert d.busy_exchanges() == {"X"}
+    d.complete(dispatch_id)
+    assert not d.busy_exchanges(), "the job waits for the pipeline"
+    assert not held(SlotKind.REALTIME)[0].busy_exchanges(), "a realtime job never ends"
+
+
 def test_reject_prefers_another_ingestor_but_takes_the_same_when_it_is_alone() -> None:
     d, _ = held()
     d.requeue(1, rejected_by=b"a")
