@@ -53,7 +53,7 @@ class Part:
 
 
 PARTS = (
-    Part("campaigns", 7_200, "-m 'nightly and not soak'"),
+    Part("campaigns", 6_600, "-m 'nightly and not soak'"),
     Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
     Part(
         "properties",
@@ -61,6 +61,7 @@ PARTS = (
         PARALLEL + " -m 'hypothesis and not smoke and not soak' --hypothesis-profile=nightly --hypothesis-seed={seed}",
     ),
     Part("breaks", 2_700, command="python -m tests.breaks"),
+    Part("mutations", 600, command="python -m tests.mutations --seed $DEXORDER_TEST_SEED --count 3"),
     Part("coverage", 1_200, command=COVERAGE),
 )
 
