@@ -29,6 +29,18 @@ def test_range_sets_agree_with_sets_of_points(left: list[TimeRange], right: list
 
 
 SPANS = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: TimeRange(pair[0], sum(pair)))
+
+
+@given(SPANS, SPANS)
+def test_two_ranges_agree_with_their_points(one: TimeRange, other: TimeRange) -> None:
+    common = points([one]) & points([other])
+    assert one.overlaps(other) == bool(common)
+    assert points(filter(None, [one.intersect(other)])) == common
+    assert bool(one) == bool(points([one]))
+    if other:
+        assert one.contains(other) == (points([other]) <= points([one]))
+
+
 CHANGES = st.lists(st.tuples(st.booleans(), SPANS), max_size=25)
 
 
