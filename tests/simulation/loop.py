@@ -23,6 +23,11 @@ T = TypeVar("T")
 SECOND_NS = 1_000_000_000
 START_WALL_NS = 1_700_000_000 * SECOND_NS
 _AWAITS_AT_THE_END = 20
+_STEPS_OF_AN_INSTANT = 100_000
+
+
+class Spinning(AssertionError):
+    """Tasks wake each other without end, and no time passes."""
 
 
 class ProcessEnded(Exception):
@@ -75,6 +80,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def __init__(self) -> None:
         self.now_ns = 0
         self.steps = 0
+        self._last_instant_steps = 0
         self.errors: list[dict[str, Any]] = []
         """What asyncio reported: exceptions of callbacks and of tasks that nobody awaited."""
         self._ready: deque[asyncio.Handle] = deque()
@@ -138,6 +144,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 self.now_ns = max(self.now_ns, limit_ns)
                 return False
             due_ns = self._timers[0][0]
+            self._last_instant_steps = self.steps
             self.now_ns = max(self.now_ns, due_ns)
             while self._timers and self._timers[0][0] == due_ns:
                 self._ready.append(heapq.heappop(self._timers)[2])
@@ -151,6 +158,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process.held.append(handle)
             return True
         self.steps += 1
+        if self.steps > self._last_instant_steps + _STEPS_OF_AN_INSTANT:
+            raise Spinning(f"{process.name} does not wait, last in {handle!r}")
         handle._run()
         return True
 

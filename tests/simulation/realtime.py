@@ -30,7 +30,8 @@ from tests.simulation.run import Run
 
 SYMBOL = "BTC/USDT"
 TICKER = f"{SYMBOL}.{VENUE}"
-PERIODS = (60, 300)
+PERIODS = ((60,), (60, 300), ())
+"""Candles that a run's subscription may ask for, besides trades."""
 _FAULTS_FROM_SECONDS = 90.0
 _SAMPLE_SECONDS = 10.0
 _NUMBERED, _NOT_NUMBERED = "binance", "another"
@@ -76,6 +77,7 @@ class RealtimeStory:
         profile = self.profile
         self.run = Run(self.seed)
         self._random = self.run.generator(f"realtime {profile.name}")
+        self._periods = self._random.choice(PERIODS)
         self._end_ns = int(profile.seconds * SECOND_NS)
         self._quiet_ns = self._end_ns - int(profile.quiet_seconds * SECOND_NS)
         first_ns = START_WALL_NS + int(_FAULTS_FROM_SECONDS * SECOND_NS)
@@ -118,7 +120,7 @@ class RealtimeStory:
 
     def evidence(self) -> Evidence:
         """Return what the checks look at."""
-        return Evidence(TICKER, SYMBOL, PERIODS, self.exchange, self.storage, self.samples, self.profile.numbered)
+        return Evidence(TICKER, SYMBOL, self._periods, self.exchange, self.storage, self.samples, self.profile.numbered)
 
     # --- the world
 
@@ -189,7 +191,8 @@ class RealtimeStory:
         self.run.note("world: no more faults")
 
     async def _subscribe(self) -> None:
-        params = ingest_pb2.RealtimeParams(include_ticks=True, include_ohlc=True, ohlc_period_seconds=PERIODS)
+        periods = self._periods
+        params = ingest_pb2.RealtimeParams(include_ticks=True, include_ohlc=bool(periods), ohlc_period_seconds=periods)
         wanted = rpb.RealtimeSubscription(subscription_id="s", client_id="c", ticker=TICKER, params=params)
         while True:
             await asyncio.sleep(1.0)
@@ -198,7 +201,7 @@ class RealtimeStory:
                 await self.run.network.call("relay", "StartRealtime", request, timeout=5.0)
             except CallFailed:
                 continue
-            self.run.note("client: subscribed to trades and candles")
+            self.run.note(f"client: subscribed to trades and candles of {list(periods)} s")
             return
 
     async def _sample(self) -> None:

@@ -92,6 +92,8 @@ class FaultProfile:
         delay_seconds: How far REST is behind, or trades are late.
         rest_fails: Probability that a replica of REST loses its feed together with the socket.
         rest_kinds: How REST fails then.
+        rest_seconds: How much longer than the socket's failure it lasts.
+        corrected: Probability that the trades of the last seconds before an outage are corrected after it.
         replicas: Number of replicas of REST.
     """
 
@@ -103,6 +105,8 @@ class FaultProfile:
     delay_seconds: tuple[float, float] = (5.0, 60.0)
     rest_fails: float = 0.0
     rest_kinds: tuple[FaultKind, ...] = (FaultKind.BEHIND,)
+    rest_seconds: tuple[float, float] = (5.0, 150.0)
+    corrected: float = 0.0
     replicas: int = 1
 
 
@@ -143,9 +147,11 @@ def _draw(kind: FaultKind, profile: FaultProfile, random: Random, start_ns: int,
 def _outage(profile: FaultProfile, random: Random, start_ns: int, end_ns: int, *, last_ns: int) -> Iterable[Fault]:
     """Yield a fault of the socket, and that of the replicas that have lost their feed with it, which lasts longer."""
     yield Fault(random.choice(profile.outage_kinds), start_ns, end_ns)
+    if random.random() < profile.corrected:
+        yield Fault(FaultKind.CORRECTED, start_ns - int(random.uniform(1.0, 20.0) * SECOND_NS), start_ns)
     if random.random() >= profile.rest_fails:
         return
-    longer_ns = int(random.uniform(5.0, 150.0) * SECOND_NS)
+    longer_ns = int(random.uniform(*profile.rest_seconds) * SECOND_NS)
     kind, replicas = random.choice(profile.rest_kinds), _some(range(profile.replicas), random)
     delay_ns = int(random.uniform(*profile.delay_seconds) * SECOND_NS) if kind is FaultKind.BEHIND else 0
     span = (start_ns, end_ns) if kind is FaultKind.LACKS else (0, 0)

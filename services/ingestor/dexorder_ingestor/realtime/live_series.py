@@ -25,10 +25,8 @@ from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
-from dexorder_ingestor.realtime.trade_batches import TradeBatch, TradeBatches, lower, lowest_after
+from dexorder_ingestor.realtime.trade_batches import NEVER_NS, TradeBatch, TradeBatches, lower, lowest_after
 from dexorder_ingestor.realtime.trade_sequence import Gap
-
-_NEVER_NS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +171,8 @@ class LiveSeries:
 
     @property
     def due_ns(self) -> int:
-        """Time of the next record of trades, unless more come; far away if no trades are wanted."""
-        return self._batches.due_ns() if self._include_trades else _NEVER_NS
+        """Time of the next record of trades, unless more come; far away if there is nothing to record."""
+        return self._batches.due_ns(self._feed.settled_ns) if self._include_trades else NEVER_NS
 
     def has_records_before(self, time_ns: int) -> bool:
         """Return whether candles are closed, or a record of trades is due before a time."""

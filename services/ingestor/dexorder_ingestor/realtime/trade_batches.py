@@ -18,6 +18,7 @@ MAX_BATCH_NS = SECOND_NS // 10
 MAX_BATCH_TRADES = 5_000
 """About 300 kB. An overloaded process takes seconds for a call of the gateway, so a backlog needs large records."""
 HEARTBEAT_NS = 60 * SECOND_NS
+NEVER_NS = 2**63
 
 
 class TradeBatch(NamedTuple):
@@ -54,11 +55,13 @@ class TradeBatches:
         """Let the next span begin at ``end_ns``, as the trades before it are lost."""
         self._end_ns = max(self._end_ns, end_ns)
 
-    def due_ns(self) -> int:
-        """Return the time of the next record, unless trades come."""
+    def due_ns(self, settled_ns: int) -> int:
+        """Return the time of the next record, unless trades come; far away while there is nothing to record."""
         if len(self._trades) >= MAX_BATCH_TRADES:
             return self._first_ns
-        return self._first_ns + MAX_BATCH_NS if self._trades else self._last_record_ns + HEARTBEAT_NS
+        if self._trades:
+            return self._first_ns + MAX_BATCH_NS
+        return self._last_record_ns + HEARTBEAT_NS if settled_ns > self._end_ns else NEVER_NS
 
     def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[TradeBatch]:
         """Return the records that are due; all that there is to record, if ``flush``.
@@ -70,7 +73,8 @@ class TradeBatches:
         is_rest_due = flush or now_ns >= self._first_ns + MAX_BATCH_NS
         count = full + (1 if rest and is_rest_due else 0)
         found = self._next(count, settled_ns)
-        if settled_ns > self._end_ns and not self._trades and (flush or (not found and now_ns >= self.due_ns())):
+        is_quiet_due = not found and now_ns >= self.due_ns(settled_ns)
+        if settled_ns > self._end_ns and not self._trades and (flush or is_quiet_due):
             found.append(TradeBatch(self._next_span(settled_ns), ()))
         if found:
             self._first_ns = self._last_record_ns = now_ns

@@ -33,8 +33,9 @@ def test_spans_join_hold_every_trade_before_their_end_and_records_are_bounded(
         tape += new
         batches.add(new, now_ns=now_ns)
         now_ns += pause_ns
-        found += batches.take(tape[-1].time_ns if tape else 0, now_ns=now_ns)
-        assert len(batches) == 0 or (len(batches) < MAX_BATCH_TRADES and now_ns < batches.due_ns())
+        settled_ns = tape[-1].time_ns if tape else 0
+        found += batches.take(settled_ns, now_ns=now_ns)
+        assert len(batches) == 0 or (len(batches) < MAX_BATCH_TRADES and now_ns < batches.due_ns(settled_ns))
     found += batches.take(tape[-1].time_ns if tape else 0, now_ns=now_ns, flush=True)
     assert [t for batch in found for t in batch.trades] == tape
     end_ns, written = 0, set[Trade]()
@@ -67,6 +68,12 @@ def test_a_quiet_market_is_settled_once_a_minute() -> None:
     assert batches.take(200, now_ns=HEARTBEAT_NS) == [TradeBatch(TimeRange(5, 200), ())]
     assert batches.take(300, now_ns=HEARTBEAT_NS + 1) == []
     assert batches.take(300, now_ns=HEARTBEAT_NS + 1, flush=True) == [TradeBatch(TimeRange(200, 300), ())]
+
+
+def test_a_market_of_which_nothing_is_settled_has_no_record_due() -> None:
+    batches = TradeBatches(5, now_ns=0)
+    assert batches.due_ns(5) > 10 * HEARTBEAT_NS
+    assert batches.due_ns(6) == HEARTBEAT_NS
 
 
 def test_a_late_trade_is_recorded_and_its_span_stays() -> None:

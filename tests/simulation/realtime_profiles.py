@@ -1,0 +1,82 @@
+"""Profiles of the realtime chain: exchanges on bad days. Each describes what exchanges do, not what the suite does."""
+
+from __future__ import annotations
+
+from tests.simulation.exchange.faults import FaultKind as K
+from tests.simulation.exchange.faults import FaultProfile
+from tests.simulation.realtime import RealtimeProfile
+
+_BUSY = (0.2, 0.8)
+
+HONEST = RealtimeProfile("an honest exchange")
+
+HOLD = (
+    HONEST,
+    RealtimeProfile(
+        "a restless socket",
+        FaultProfile((K.SILENT, K.CUT, K.DOUBLED, K.SHUFFLED), count=4, seconds=(0.2, 60.0)),
+        kills=1,
+    ),
+    RealtimeProfile(
+        "a REST that refuses",
+        FaultProfile((K.REFUSED, K.EMPTY, K.CUT), count=4, seconds=(0.5, 120.0)),
+        relay_kills=1,
+    ),
+    RealtimeProfile(
+        "numbers left out",
+        FaultProfile((K.JUMPED, K.CUT), count=3, seconds=(0.2, 20.0)),
+    ),
+    RealtimeProfile("parts that die", kills=2, relay_kills=2, freezes=2, lost_calls=0.1),
+    RealtimeProfile("no numbers, parts that die", numbered=False, kills=2, relay_kills=1, lost_calls=0.05),
+)
+"""Profiles under which every promise holds today."""
+
+DEAF_AND_BEHIND = RealtimeProfile(
+    "a deaf socket, and a replica that is behind",
+    FaultProfile(outages=2, outage_kinds=(K.SILENT,), seconds=(30.0, 150.0), rest_fails=0.9),
+    kills=2,
+    per_second=_BUSY,
+    seconds=900.0,
+    quiet_seconds=420.0,
+)
+LACKING = RealtimeProfile(
+    "a replica that has lost its feed with the socket",
+    FaultProfile(
+        outages=2,
+        outage_kinds=(K.CUT,),
+        seconds=(2.0, 20.0),
+        rest_fails=0.9,
+        rest_kinds=(K.LACKS,),
+        rest_seconds=(30.0, 240.0),
+    ),
+    per_second=_BUSY,
+    seconds=900.0,
+    quiet_seconds=420.0,
+)
+LATE = RealtimeProfile(
+    "trades that are published late",
+    FaultProfile((K.LATE,), seconds=(1.0, 20.0), delay_seconds=(60.0, 180.0)),
+)
+BEHIND = RealtimeProfile(
+    "a REST that is behind",
+    FaultProfile((K.BEHIND,), seconds=(60.0, 400.0)),
+)
+CORRECTED = RealtimeProfile(
+    "trades that are corrected before a cut",
+    FaultProfile(outages=3, outage_kinds=(K.CUT,), seconds=(0.5, 20.0), corrected=0.9),
+    per_second=_BUSY,
+    seconds=900.0,
+    quiet_seconds=420.0,
+)
+RESTARTED = RealtimeProfile(
+    "numbers that begin again",
+    FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
+)
+UNNUMBERED = RealtimeProfile(
+    "no numbers, and a REST that is behind or cached",
+    FaultProfile((K.BEHIND, K.CACHED, K.SILENT), count=3, seconds=(10.0, 120.0)),
+    numbered=False,
+)
+FIND = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, UNNUMBERED)
+"""Profiles under which promises are broken today."""
+PROFILES = {each.name: each for each in (*HOLD, *FIND)}
