@@ -30,8 +30,6 @@ from tests.simulation.run import Run
 
 SYMBOL = "BTC/USDT"
 TICKER = f"{SYMBOL}.{VENUE}"
-PERIODS = ((60,), (60, 300), ())
-"""Candles that a run's subscription may ask for, besides trades."""
 _FAULTS_FROM_SECONDS = 90.0
 _SAMPLE_SECONDS = 10.0
 _NUMBERED, _NOT_NUMBERED = "binance", "another"
@@ -47,6 +45,7 @@ class RealtimeProfile:
         quiet_seconds: Time at its end without faults, in which everything has to be settled.
         per_second: Smallest and largest mean number of trades a second.
         numbered: The exchange numbers its trades.
+        periods: Candles that the subscription may ask for, besides trades.
         kills: Largest number of kills of an ingestor, each in the midst of a fault or shortly after it.
         relay_kills: Largest number of kills of the relay.
         freezes: Largest number of times that an ingestor stands still for up to 40 s.
@@ -59,6 +58,7 @@ class RealtimeProfile:
     quiet_seconds: float = 480.0
     per_second: tuple[float, float] = (0.05, 0.3)
     numbered: bool = True
+    periods: tuple[tuple[int, ...], ...] = ((60,), (60, 300), ())
     kills: int = 0
     relay_kills: int = 0
     freezes: int = 0
@@ -77,7 +77,7 @@ class RealtimeStory:
         profile = self.profile
         self.run = Run(self.seed)
         self._random = self.run.generator(f"realtime {profile.name}")
-        self._periods = self._random.choice(PERIODS)
+        self._periods = self._random.choice(profile.periods)
         self._end_ns = int(profile.seconds * SECOND_NS)
         self._quiet_ns = self._end_ns - int(profile.quiet_seconds * SECOND_NS)
         first_ns = START_WALL_NS + int(_FAULTS_FROM_SECONDS * SECOND_NS)

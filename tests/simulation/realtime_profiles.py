@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.simulation.exchange.faults import FaultKind as K
 from tests.simulation.exchange.faults import FaultProfile
 from tests.simulation.realtime import RealtimeProfile
@@ -10,31 +12,37 @@ _BUSY = (0.2, 0.8)
 
 HONEST = RealtimeProfile("an honest exchange")
 
+_QUIET_DAY = RealtimeProfile("", seconds=840.0, quiet_seconds=400.0, per_second=(0.05, 0.2))
+
 HOLD = (
-    HONEST,
-    RealtimeProfile(
-        "a restless socket",
-        FaultProfile((K.SILENT, K.CUT, K.DOUBLED, K.SHUFFLED), count=4, seconds=(0.2, 60.0)),
+    replace(_QUIET_DAY, name="an honest exchange"),
+    replace(
+        _QUIET_DAY,
+        name="a restless socket",
+        faults=FaultProfile((K.SILENT, K.CUT, K.DOUBLED, K.SHUFFLED), count=4, seconds=(0.2, 60.0)),
         kills=1,
     ),
-    RealtimeProfile(
-        "a REST that refuses",
-        FaultProfile((K.REFUSED, K.EMPTY, K.CUT), count=4, seconds=(0.5, 120.0)),
+    replace(
+        _QUIET_DAY,
+        name="a REST that refuses",
+        faults=FaultProfile((K.REFUSED, K.EMPTY, K.CUT), count=4, seconds=(0.5, 120.0)),
         relay_kills=1,
     ),
-    RealtimeProfile(
-        "numbers left out",
-        FaultProfile((K.JUMPED, K.CUT), count=3, seconds=(0.2, 20.0)),
+    replace(
+        _QUIET_DAY,
+        name="numbers left out",
+        faults=FaultProfile((K.JUMPED, K.CUT), count=3, seconds=(0.2, 20.0)),
     ),
-    RealtimeProfile("parts that die", kills=2, relay_kills=2, freezes=2, lost_calls=0.1),
-    RealtimeProfile("no numbers, parts that die", numbered=False, kills=2, relay_kills=1, lost_calls=0.05),
+    replace(_QUIET_DAY, name="parts that die", kills=2, relay_kills=2, freezes=2, lost_calls=0.1),
+    replace(_QUIET_DAY, name="no numbers, parts that die", numbered=False, kills=2, relay_kills=1, lost_calls=0.05),
 )
 """Profiles under which every promise holds today."""
 
 DEAF_AND_BEHIND = RealtimeProfile(
     "a deaf socket, and a replica that is behind",
-    FaultProfile(outages=2, outage_kinds=(K.SILENT,), seconds=(30.0, 150.0), rest_fails=0.9),
-    kills=2,
+    FaultProfile(outages=3, outage_kinds=(K.SILENT,), seconds=(30.0, 150.0), rest_fails=0.9),
+    kills=3,
+    periods=((60,),),
     per_second=_BUSY,
     seconds=900.0,
     quiet_seconds=420.0,
@@ -52,6 +60,7 @@ LACKING = RealtimeProfile(
     per_second=_BUSY,
     seconds=900.0,
     quiet_seconds=420.0,
+    periods=((), (60,)),
 )
 LATE = RealtimeProfile(
     "trades that are published late",
