@@ -43,7 +43,7 @@ FINDINGS = [
     _finding(Rule.WRONG_VALUE, CORRECTED, 1, "of a trade the first copy is kept, whatever the exchange says later"),
     _finding(Rule.SILENT, CORRECTED, 1, "a job that settles nothing is RUNNING without an error"),
     _finding(
-        Rule.UNNUMBERED, UNNUMBERED, 1, "two equal answers of one replica settle; the socket's trades don't count"
+        Rule.UNNUMBERED, UNNUMBERED, 1, "two equal answers of a replica settle; the socket's trades don't count"
     ),
 ]
 
