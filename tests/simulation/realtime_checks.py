@@ -1,7 +1,7 @@
 """The promises of the realtime chain, checked at the end of a run by the exchange's tape. Pure.
 
 rule            broken if
-MISSED          a trade inside a settled span is not in the table: it lies between the records of two dispatches
+MISSED          a trade before the settled time is in no record: it lies between the records of two dispatches
 GIVEN_UP        the same, between the records of one dispatch, which has gone on without it
 UNNUMBERED      the same, at an exchange that does not number its trades
 WRONG_VALUE     a trade in the table has not the exchange's final value, or is not the exchange's
@@ -108,7 +108,12 @@ class Evidence:
         """Return the first record with a trade."""
         return self.recorded.get((trade.trade_id, trade.time_ns))
 
-    @property
+    @cached_property
+    def first_ns(self) -> int:
+        """Start of the first settled span of trades."""
+        return min((record.headers.span.start_ns for record in self.trade_records), default=0)
+
+    @cached_property
     def settled_ns(self) -> int:
         """End of the last settled span of trades."""
         return max((record.headers.span.end_ns for record in self.trade_records), default=0)
@@ -158,7 +163,7 @@ def _lost(evidence: Evidence) -> Iterator[Breach]:
             if claim is not None and record.time_ns > claim.time_ns + _EARLY_SECONDS * SECOND_NS:
                 late = (record.time_ns - claim.time_ns) / SECOND_NS
                 yield Breach(Rule.EARLY, f"{_name(trade)} was recorded {late:.1f} s after its time was settled")
-        elif claim is not None:
+        elif claim is not None or evidence.first_ns <= trade.time_ns < evidence.settled_ns:
             yield _loss(evidence, trade, claim, previous, following[trade.key])
 
 
@@ -173,14 +178,16 @@ def _following(evidence: Evidence) -> dict[tuple[int, str], LogRecord | None]:
 
 
 def _loss(
-    evidence: Evidence, trade: Executed, claim: LogRecord, before: LogRecord | None, after: LogRecord | None
+    evidence: Evidence,
+    trade: Executed,
+    claim: LogRecord | None,
+    before: LogRecord | None,
+    after: LogRecord | None,
 ) -> Breach:
     shown_ns = evidence.exchange.shown.get((evidence.symbol, trade.key))
     shown = "never shown to an ingestor" if shown_ns is None else f"shown to an ingestor at {seconds(shown_ns)}"
-    text = (
-        f"{_name(trade)} is in no record, though {_short(claim)} has settled its time at "
-        f"{claim.time_ns / SECOND_NS:.3f}; it was {shown}"
-    )
+    by = f"{_short(claim)} has settled its time at {claim.time_ns / SECOND_NS:.3f}" if claim else "later ones are"
+    text = f"{_name(trade)} is in no record, though {by}; it was {shown}"
     if not evidence.is_numbered:
         return Breach(Rule.UNNUMBERED, text)
     dispatches = {each.headers.dispatch_id for each in (before, after) if each is not None}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from tests.simulation.exchange.faults import FaultKind as K
 from tests.simulation.exchange.faults import FaultProfile
-from tests.simulation.realtime import RealtimeProfile
+from tests.simulation.realtime import RealtimeProfile, RealtimeStory
 
 _BUSY = (0.2, 0.8)
 
@@ -89,3 +90,8 @@ UNNUMBERED = RealtimeProfile(
 FIND = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, UNNUMBERED)
 """Profiles under which promises are broken today."""
 PROFILES = {each.name: each for each in (*HOLD, *FIND)}
+
+
+def drawn(seed: int) -> RealtimeStory:
+    """Return the run of a seed: a profile that holds today, which the seed chooses."""
+    return RealtimeStory(seed, Random(f"{seed} profile").choice(HOLD))
