@@ -1,0 +1,75 @@
+"""What the simulation of realtime notices: rules of the product taken away one by one, under profiles that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.realtime import Resumption
+from dexorder_ingestor.publisher import IngestorPublisher
+from dexorder_ingestor.realtime.trade_batches import TradeBatches
+from dexorder_relay.broker.dispatcher import JobDispatcher
+from dexorder_relay.state.realtime_job import RealtimeJob
+from tests.simulation.loop import Spinning
+from tests.simulation.realtime import RealtimeStory
+from tests.simulation.realtime_checks import Rule
+from tests.simulation.realtime_profiles import BEHIND, HOLD
+from tests.unit.simulation.test_realtime import NOT_YET, SEEDS
+
+
+def _broken() -> set[Rule]:
+    """Return the promises that the fixed seeds find broken, up to the first seed that finds any."""
+    profile = next(each for each in HOLD if each.name == "parts that die")
+    for seed in SEEDS:
+        if found := {each.rule for each in RealtimeStory(seed, profile).play()} - NOT_YET:
+            return found
+    return set()
+
+
+def test_a_record_that_is_not_repeated_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    produce = IngestorPublisher.produce
+    call = IngestorPublisher.call
+
+    async def once(self: IngestorPublisher, name: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        if name != "Produce":
+            return await call(self, name, attempt)
+        try:
+            return await attempt()
+        except Exception as error:
+            raise Unavailable(name) from error
+
+    async def careless(self: IngestorPublisher, *values: Any, **named: Any) -> None:
+        with suppress(Unavailable):
+            await produce(self, *values, **named)
+
+    monkeypatch.setattr(IngestorPublisher, "call", once)
+    monkeypatch.setattr(IngestorPublisher, "produce", careless)
+    assert _broken() & {Rule.GIVEN_UP, Rule.MISSED}
+
+
+def test_a_lease_that_never_ends_leaves_a_job_with_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobDispatcher, "take_back_expired", lambda self, **_: None)
+    assert Rule.STUCK in _broken()
+
+
+def test_a_dispatch_that_begins_where_the_market_is_leaves_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    resumption = RealtimeJob.resumption
+
+    def later(self: RealtimeJob) -> Resumption:
+        found, skipped_ns = resumption(self), 60_000_000_000
+        return Resumption(found.start_ns + skipped_ns, "", {p: t + skipped_ns for p, t in found.candles.items()})
+
+    monkeypatch.setattr(RealtimeJob, "resumption", later)
+    assert _broken() & {Rule.MISSED, Rule.WRONG_CANDLE}
+
+
+def test_a_job_that_spins_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is due once a minute, even if there is nothing to record."""
+    due_ns = TradeBatches.due_ns
+    monkeypatch.setattr(TradeBatches, "due_ns", lambda self, settled_ns: due_ns(self, 2**63))
+    with pytest.raises(Spinning):
+        RealtimeStory(4, BEHIND).play()
