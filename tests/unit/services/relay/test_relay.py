@@ -19,7 +19,7 @@ from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
 from dexorder_protos.dexorder.relay.v1.realtime_service_pb2 import WatchMarketDataRequest
-from dexorder_relay import server
+from dexorder_relay import start
 from dexorder_relay.server import relay
 from dexorder_spark.records.reporter import named_snapshots
 from tests.unit.services.relay.harness import (
@@ -474,7 +474,7 @@ async def test_catalog_is_told_to_readers(tmp_path: Path) -> None:
 async def test_a_relay_that_cannot_read_its_tables_does_not_start_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LOAD_ATTEMPTS", 1)
+    monkeypatch.setattr(start, "LOAD_ATTEMPTS", 1)
     catalog = catalog_settings(tmp_path).load()
     write_coverage(catalog, coverage_row(0, 10, fetched_ns=1))
     catalog.close()
