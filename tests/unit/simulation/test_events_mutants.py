@@ -16,6 +16,8 @@ from tests.simulation import events
 from tests.simulation.run import Broken
 from tests.unit.simulation.test_events import SEEDS
 
+pytestmark = pytest.mark.nightly  # they show that the gate's seeds notice, and a changed seed moves them
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 

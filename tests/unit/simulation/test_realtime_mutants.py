@@ -20,6 +20,8 @@ from tests.simulation.realtime_checks import Rule
 from tests.simulation.realtime_profiles import BEHIND, HOLD
 from tests.unit.simulation.test_realtime import NOT_YET, SEEDS
 
+pytestmark = pytest.mark.nightly  # they show that the gate's seeds notice, and a changed seed moves them
+
 
 def _broken() -> set[Rule]:
     """Return the promises that the fixed seeds find broken, up to the first seed that finds any."""

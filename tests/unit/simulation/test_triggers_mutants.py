@@ -16,6 +16,8 @@ from tests.simulation import memory_files, triggers
 from tests.simulation.run import Broken
 from tests.unit.simulation.test_triggers import SEEDS
 
+pytestmark = pytest.mark.nightly  # they show that the gate's seeds notice, and a changed seed moves them
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
