@@ -13,8 +13,7 @@ from dexorder_gateway.events.ingress.containers import Containers, _Entry
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.simulation.event_gateway import EventGateway, Providers
 from tests.simulation.loop import SECOND_NS, Process
-from tests.simulation.run import Run
-from tests.simulation.silence import quietly
+from tests.simulation.run import Run, silence
 from tests.simulation.sqlite_disk import SqliteDisk
 from tests.simulation.zmq_wires import SimulatedLink, Wires, key_of
 
@@ -94,4 +93,5 @@ def _event(number: int) -> pb.UserEvent:
 
 def simulate(seed: int, in_flight: int) -> Run:
     """Run one seed with so many events in flight; `Broken` if a promise does not hold."""
-    return quietly(WindowRun(seed, in_flight).check)
+    with silence():
+        return WindowRun(seed, in_flight).check()

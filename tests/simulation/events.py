@@ -25,8 +25,7 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.simulation.event_gateway import CHANNELS, EventGateway, Providers, Stream
 from tests.simulation.event_peers import Alerts, Client, Container, Told
 from tests.simulation.loop import SECOND_NS, Process
-from tests.simulation.run import Run
-from tests.simulation.silence import quietly
+from tests.simulation.run import Run, silence
 from tests.simulation.sqlite_disk import Killed, Moment, SqliteDisk
 from tests.simulation.zmq_wires import Wires, key_of
 
@@ -339,4 +338,5 @@ class EventsRun:
 
 def simulate(seed: int) -> Run:
     """Run one seed; `Broken` if a promise does not hold."""
-    return quietly(EventsRun(seed).check)
+    with silence():
+        return EventsRun(seed).check()

@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-
-import structlog
 
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
@@ -26,7 +22,7 @@ from tests.simulation.live.venue import VENUE
 from tests.simulation.loop import SECOND_NS, START_WALL_NS, WORLD
 from tests.simulation.network import CallFailed
 from tests.simulation.realtime_checks import Breach, Evidence, Sample, breaches
-from tests.simulation.run import Run
+from tests.simulation.run import Run, silence
 
 SYMBOL = "BTC/USDT"
 TICKER = f"{SYMBOL}.{VENUE}"
@@ -107,7 +103,7 @@ class RealtimeStory:
         """Run to the end; return the promises that are broken, which are the last lines of the story."""
         run = self.run
         run.note(f"seed {self.seed}, profile {self.profile.name!r}, {len(self.plan.faults)} faults")
-        with quiet_logs():
+        with silence():
             try:
                 run.loop.spawn(WORLD, self._world())
                 run.loop.run_until(lambda: False, limit_ns=self._end_ns)
@@ -217,14 +213,3 @@ class RealtimeStory:
 async def _later(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
     await asyncio.sleep(seconds)
     await act()
-
-
-@contextmanager
-def quiet_logs() -> Iterator[None]:
-    """Drop all log lines of the product while the block runs."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)

@@ -32,8 +32,7 @@ from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from tests.simulation.loop import SECOND_NS, Process
 from tests.simulation.memory_files import MemoryFiles
-from tests.simulation.run import Run
-from tests.simulation.silence import quietly
+from tests.simulation.run import Run, silence
 from tests.simulation.sqlite_disk import Killed
 from tests.simulation.trigger_process import Trades, TriggerProcess
 from tests.simulation.trigger_relay import VENUE, TriggersRelay
@@ -352,4 +351,5 @@ def _dispatch_of(ticker: str, *, is_issued: bool) -> str:
 
 def simulate(seed: int) -> Run:
     """Run one seed; `Broken` if a promise does not hold."""
-    return quietly(TriggersRun(seed).check)
+    with silence():
+        return TriggersRun(seed).check()
