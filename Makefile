@@ -67,6 +67,7 @@ check: setup  ## Lint, types, protos.
 	$(PY) protos/generate.py --check
 	$(PY) protos/write_service_config.py --check
 	$(PY) docs/write_settings.py --check
+	$(PY) docs/write_limits.py --check
 	$(PY) docs/write_exchanges.py --check
 	$(PY) docs/site/build.py --check
 
@@ -100,8 +101,9 @@ bench: setup  ## Measure; see bench/README.md for the single scripts.
 proto: setup  ## Write services/common/dexorder_protos from the protos.
 	$(PY) protos/generate.py
 
-docs: setup  ## Write docs/settings.md and the tables of docs/exchanges.md from the code.
+docs: setup  ## Write docs/settings.md, docs/limits.md and the tables of docs/exchanges.md from the code.
 	$(PY) docs/write_settings.py
+	$(PY) docs/write_limits.py
 	$(PY) docs/write_exchanges.py
 
 site: setup  ## The documentation as a site in ./site.

@@ -14,7 +14,7 @@ A topic is ``USER:`` + user_id + NUL. ZMQ matches topics by their start; the NUL
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -42,6 +42,11 @@ class FrameCodec(Generic[M]):
         self._types = dict(types)
         self._type_of = {message: bytes([number]) for number, message in types.items()}
         self._span = f"{min(types):02x}-{max(types):02x}" if len(types) > 1 else f"{min(types):02x}"
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the messages."""
+        return [message.DESCRIPTOR.name for message in self._types.values()]
 
     def encode(self, message: M) -> list[bytes]:
         """Return the two frames of a message."""
@@ -89,6 +94,8 @@ FROM_RELAY = (ingest_pb2.DataRequest, ingest_pb2.WorkStop)
 _WORK: FrameCodec[WorkFrame] = FrameCodec(dict(enumerate((*FROM_INGESTOR, *FROM_RELAY), start=0x20)))
 _EVENTS: FrameCodec[user_events_pb2.UserEvent] = FrameCodec({0x20: user_events_pb2.UserEvent})
 _ACKS: FrameCodec[user_events_pb2.EventAck] = FrameCodec({0x21: user_events_pb2.EventAck})
+PORTS: Mapping[int, tuple[FrameCodec[Any], ...]] = {5567: (_WORK,), 5570: (_EVENTS,), 5571: (_EVENTS, _ACKS)}
+"""Codecs of each port."""
 
 encode_work = _WORK.encode
 decode_work = _WORK.decode
