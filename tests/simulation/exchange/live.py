@@ -14,6 +14,8 @@ from tests.simulation.loop import SECOND_NS, START_WALL_NS, Process
 from tests.simulation.run import Run
 
 PERIODS = {"1m": 60, "5m": 300}
+_PONG_NS = 8 * SECOND_NS
+"""Time between two pongs of a connection."""
 
 
 @dataclass(eq=False)
@@ -25,6 +27,8 @@ class Connection:
     put: Callable[[dict[str, Any]], None]
     fail: Callable[[Exception], None]
     delay_seconds: float
+    opened_ns: int = 0
+    heard_ns: int = 0
     is_open: bool = True
 
 
@@ -75,7 +79,19 @@ class Exchange:
         """
         if self.plan.now(FaultKind.CUT, self.now_ns):
             raise ccxt.NetworkError("connection refused")
+        connection.opened_ns = connection.heard_ns = self.now_ns
         self._connections.append(connection)
+
+    def silence_ns(self, own: Callable[[Connection], bool]) -> int | None:
+        """Return the time since the last message or pong of an open connection; None without one."""
+        connection, now_ns = next(filter(own, self._connections), None), self.now_ns
+        if connection is None:
+            return None
+        for pong_ns in range(now_ns - (now_ns - connection.opened_ns) % _PONG_NS, connection.heard_ns, -_PONG_NS):
+            if not self.plan.now(FaultKind.SILENT, pong_ns):
+                connection.heard_ns = pong_ns
+                break
+        return now_ns - connection.heard_ns
 
     def disconnect(self, lost: Callable[[Connection], bool], reason: str) -> None:
         """Close some connections."""
@@ -111,6 +127,7 @@ class Exchange:
     def _deliver(self, connection: Connection, trade: Executed) -> None:
         if connection.is_open and connection.process.is_alive:
             self._show(connection.symbol, trade)
+            connection.heard_ns = self.now_ns
             connection.put(trade.row(trade.first_price))
 
     def _show(self, symbol: str, trade: Executed) -> None:

@@ -174,6 +174,10 @@ class SimulatedSockets(LiveSockets):
             "the socket was silent and is opened again",
         )
 
+    def silence_ns(self, symbol: str) -> int | None:
+        """Return the time since the last frame of a market's connection."""
+        return self._exchange.silence_ns(lambda each: each.process is self._process and each.symbol == symbol)
+
     async def close(self) -> None:
         """Close everything."""
         self._exchange.disconnect(lambda each: each.process is self._process, "closed")

@@ -9,6 +9,7 @@ of a stopped market, so a market without a watcher is unsubscribed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ import ccxt.pro as ccxt_pro
 import structlog
 from ccxt.async_support.base.ws.cache import ArrayCache
 
+from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.rate_limiter import RateLimiter
 from dexorder_ingestor.exchange.socket_thread import Handover, Received, SocketThread
 from dexorder_ingestor.exchange.venue import CcxtVenue
@@ -27,6 +29,8 @@ _KEPT_TRADES = 20_000
 """Trades of a market that ccxt.pro keeps until a call takes them, and messages that wait for a job; the others are
 dropped."""
 _CLOSE_SECONDS = 5.0
+_PING_MS = 8_000
+"""Longest time between two pings of a socket, unless the exchange demands another: what it answers proves it alive."""
 _LEAVE_SECONDS = 10.0
 """Time for which a subscription outlives its job; another one of the same market often follows at once."""
 
@@ -70,6 +74,7 @@ class LiveSockets:
         self._pumps: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._found: dict[str, tuple[str, Any]] = {}
 
     @property
     def can_watch(self) -> bool:
@@ -81,6 +86,8 @@ class LiveSockets:
         if self._client is None:
             self._client = self._venue.new_client(ccxt_pro, tradesLimit=_KEPT_TRADES)
             self._client.throttler = _ThrottlerOfAnotherLoop(self._venue.rate_limiter)
+            streaming = self._client.streaming
+            streaming["keepAlive"] = min(streaming.get("keepAlive") or _PING_MS, _PING_MS)
         return self._client
 
     @contextmanager
@@ -105,6 +112,21 @@ class LiveSockets:
         """Close the socket of a market; its subscriptions fail, and their next call opens another."""
         if self._thread is not None:
             self._thread.soon(partial(self._reopen, symbol))
+
+    def silence_ns(self, symbol: str) -> int | None:
+        """Return the time since the last frame on the socket of a market, be it another market's or a pong.
+
+        None without an open socket, or if nothing has come on it. A frame proves that the socket is alive; it does not
+        prove that the subscription is.
+        """
+        if self._client is None or symbol not in self._pumps:
+            return None
+        url, ws = self._found.get(symbol, ("", None))
+        if ws is None or self._client.clients.get(url) is not ws:
+            url, ws = next(self._sockets_of(symbol), ("", None))
+            self._found[symbol] = url, ws
+        heard_ms = getattr(ws, "last_message_at", None)
+        return None if heard_ms is None else max(0, time.time_ns() - heard_ms * SECOND_NS // 1_000)
 
     async def close(self) -> None:
         """Close everything."""
@@ -167,13 +189,19 @@ class LiveSockets:
 
     def _reopen(self, symbol: str) -> None:
         client = self._client
-        names = {symbol, str((client.markets or {}).get(symbol, {}).get("id", symbol))}
-        sockets = list(client.clients.items())
-        own = [(url, ws) for url, ws in sockets if any(name in str(key) for key in ws.subscriptions for name in names)]
-        for url, ws in own or (sockets if len(sockets) == 1 else []):
+        for url, ws in list(self._sockets_of(symbol)):
             del client.clients[url]
             ws.reject(ccxt_pro.NetworkError(f"{self._venue.name}: the socket was silent and is opened again"))
             _keep(self._closing, _close(ws))
+
+    def _sockets_of(self, symbol: str) -> Iterator[tuple[str, Any]]:
+        """Yield the sockets with a subscription to a market; the only socket, if none names it."""
+        client = self._client
+        names = {symbol, str((client.markets or {}).get(symbol, {}).get("id", symbol))}
+        sockets = list(client.clients.items())
+        keys = {url: [str(key) for key in list(ws.subscriptions)] for url, ws in sockets}
+        own = [(url, ws) for url, ws in sockets if any(name in key for key in keys[url] for name in names)]
+        yield from own or (sockets if len(sockets) == 1 else [])
 
     async def _close(self) -> None:
         ending = [*self._pumps.values(), *self._leaving]

@@ -64,6 +64,9 @@ class AgreedFeed:
         self._socket.heard(now_ns=now_ns)
         return []
 
+    def socket_alive(self, at_ns: int) -> None:
+        """Note that something came on the socket at a time, if only a pong."""
+
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost."""
         self._socket.restart(now_ns=now_ns)

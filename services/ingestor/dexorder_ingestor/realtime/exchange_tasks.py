@@ -160,6 +160,8 @@ class Refiller(_MarketTask):
         while True:
             self.alarm.reset()
             now_ns = self._now_ns()
+            if (silence_ns := self.services.sockets.silence_ns(self.symbol)) is not None:
+                self.series.socket_alive(now_ns - silence_ns)
             at_ns = self.series.next_query_ns(now_ns=now_ns, exchange_ns=self.services.queries.clock_estimate_ns)
             if at_ns <= now_ns:
                 return

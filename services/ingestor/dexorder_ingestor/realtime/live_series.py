@@ -110,6 +110,10 @@ class LiveSeries:
         released = self._feed.received(trades, now_ns=now_ns)
         self._release(released, released if self._feed.is_numbered else trades, now_ns)
 
+    def socket_alive(self, at_ns: int) -> None:
+        """Note that something came on the socket at a time of the monotonic clock, if only a pong."""
+        self._feed.socket_alive(at_ns)
+
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the socket is lost."""
         self._feed.disconnected(now_ns=now_ns)

@@ -95,6 +95,9 @@ class NumberedFeed:
         self._set_due(now_ns)
         return released
 
+    def socket_alive(self, at_ns: int) -> None:
+        """Note that something came on the socket at a time, if only a pong."""
+
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost, and with it perhaps trades."""
         self._socket.restart(now_ns=now_ns)
