@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.events import flooded
+from tests.integration.events import flooded, frozen
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import make_rig
 from tests.nightly import event_fuzz_campaign, event_leaks
@@ -27,6 +27,8 @@ MIXED = int(os.environ.get("DEXORDER_SOAK_MIXED_EVENTS", "1000000"))
 USERS = int(os.environ.get("DEXORDER_SOAK_EVENT_USERS", "200"))
 PROCESSES = int(os.environ.get("DEXORDER_SOAK_EVENT_PROCESSES", "2"))
 FLOODS = 5
+FREEZES = ((0.3, 10), (1.0, 10), (3.0, 2), (20.0, 1))
+"""Seconds, and how often in each row of the campaign."""
 MOST_GROWTH_BYTES, KEPT_BYTES = 20 << 20, 128
 """Once, and per frame: 5 MiB were measured with 80,000 frames, some hundred of them events that wait for an ack."""
 UNREAD_BYTES = 600 << 10
@@ -139,6 +141,23 @@ async def test_a_flood_of_one_container_does_not_slow_another(
         flush=True,
     )
     assert float(meanwhile[2]) <= 2 * float(quiet[2])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS)
+@pytest.mark.parametrize("in_flight", [400, 2_000, 8_000])
+def test_no_answer_is_lost_by_freezes(tmp_path: Path, in_flight: int) -> None:
+    started_s, load = time.monotonic(), os.getloadavg()
+    freezes_s = [seconds for seconds, times in FREEZES for _ in range(times)]
+    with frozen.busy_cores(2), frozen.gateway_without_quotas(tmp_path) as gateway:
+        missing = frozen.unanswered(gateway, count=100_000, in_flight=in_flight, freezes_s=freezes_s)
+    print_campaign(
+        f"SIGSTOP of the gateway with {in_flight:,} events in flight on busy cores, load average {load[0]:.1f}",
+        ["freezes", "frozen s", "events", "never answered"],
+        [len(freezes_s), f"{sum(freezes_s):.0f}", "100,000", missing],
+        since_s=started_s,
+    )
+    assert missing == 0
 
 
 @pytest.mark.nightly

@@ -19,6 +19,7 @@ import zmq
 
 from dexorder_gateway.events.ingress.containers import Containers
 from dexorder_gateway.events.ingress.sockets import EventSockets
+from dexorder_gateway.events.ingress.unsent_acks import UnsentAcks
 from tests.simulation.loop import CURRENT, Process
 from tests.simulation.run import Run
 
@@ -327,6 +328,7 @@ class SimulatedSockets(EventSockets):
         self._dropped = lambda reason: wires.run.note(f"gateway drops a message or an ack: {reason}")
         self._topics = set()
         self._unsubscribed = False
+        self._unsent = UnsentAcks(self._send_ack, self._dropped)
         self._router: Any = _Socket()
         self._sub: Any = _Socket()
         self._sub.subscribe = lambda topic: self._tell(b"\x01" + topic)

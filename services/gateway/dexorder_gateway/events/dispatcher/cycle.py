@@ -28,6 +28,8 @@ MAX_AHEAD = 128
 MAX_UNTAKEN = 10_000
 """Transient events that the event loop has not taken; above this no more are read."""
 MAX_WAIT_MS = 500
+UNSENT_WAIT_MS = 5
+"""Wait before acks that a connection did not take are tried again; libzmq does not tell when it has room."""
 FORGET_NS = 60 * SECOND_NS
 FORGET_MORE_NS = SECOND_NS // 10
 
@@ -43,6 +45,10 @@ class ContainerSockets(Protocol):
     def router_address(self) -> str:
         """Return the address of the guaranteed path."""
 
+    @property
+    def has_unsent(self) -> bool:
+        """Return whether acks wait until their connections take them."""
+
     def wake(self) -> None:
         """End the present wait, or the next one."""
 
@@ -56,7 +62,7 @@ class ContainerSockets(Protocol):
         """Receive from SUB: sender, topic, UserEvent."""
 
     def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
-        """Send acks to routing ids."""
+        """Send acks to routing ids, and those that connections did not take before."""
 
     def unsubscribe_all(self) -> None:
         """Show containers that SUB has no listener."""
@@ -117,6 +123,8 @@ class DispatcherCycle:
         if self._calls or self._ahead:
             return 0
         due_ns = self._processor.next_due_ns()
+        if self._sockets.has_unsent:
+            longest = min(longest, UNSENT_WAIT_MS)
         if due_ns is None:
             return longest
         return min(longest, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))

@@ -16,10 +16,11 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_authentication, curve_socket
-from dexorder_common.messaging.frames import BadFrame, encode_ack, event_body, published_body
+from dexorder_common.messaging.frames import VERSION, BadFrame, encode_ack, event_body, published_body
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.event_codec import ack_message
 from dexorder_gateway.events.ingress.containers import STRANGER, Container, ContainersFile
+from dexorder_gateway.events.ingress.unsent_acks import Taken, UnsentAcks
 from dexorder_gateway.events.model import Ack
 
 log = structlog.get_logger(__name__)
@@ -124,6 +125,7 @@ class EventSockets:
         self._poller = zmq.Poller()
         self._topics: set[bytes] = set()
         self._unsubscribed = False
+        self._unsent = UnsentAcks(self._send_ack, dropped)
         self._open_sub(settings.sub)
         self._open_router(settings.router)
         self.sub_address = self._sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
@@ -156,6 +158,7 @@ class EventSockets:
             self._unregister(self._monitor.events)
             self._monitor.close()
         self._close(self._router, linger_ms)
+        self._unsent.clear()
 
     def _close(self, socket: Socket, linger_ms: int) -> None:
         self._unregister(socket)
@@ -164,6 +167,11 @@ class EventSockets:
     def _unregister(self, socket: Socket) -> None:
         if socket in self._poller:
             self._poller.unregister(socket)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Return whether connections have acks to take yet."""
+        return len(self._unsent) > 0
 
     def wake(self) -> None:
         """End the present wait, or the next one; thread-safe."""
@@ -204,9 +212,13 @@ class EventSockets:
     def events(self, limit: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
         """Receive from ROUTER, at most ``limit`` messages: sender, UserEvent, routing id.
 
-        The UserEvent is None where the message is well-formed but of an unknown type. Malformed ones are dropped.
+        The UserEvent is None where the message is well-formed but of an unknown type. Malformed ones are dropped, and
+        those of a connection that does not read its acks.
         """
         for (routing_id, *frames), sender in self._receive(self._router, limit):
+            if self._unsent and self._unsent.is_full(routing_id):
+                self._dropped("container_full")
+                continue
             try:
                 yield sender or STRANGER, event_body(frames), routing_id
             except BadFrame as error:
@@ -237,18 +249,24 @@ class EventSockets:
                 yield frames, containers.by_key(str(last["User-Id"])) if self._curve else local
 
     def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
-        """Send acks to routing ids; where the connection is closed or its queue full, drop and count them."""
-        send = self._router.send
+        """Send acks to routing ids, and those that connections did not take before; see `UnsentAcks`."""
+        unsent = self._unsent
+        if unsent:
+            unsent.send_again()
         for routing_id, ack in acks:
-            version, body = encode_ack(ack_message(ack))
-            try:
-                send(routing_id, _SEND_MORE)  # send_multipart takes four times as long
-                send(version, _SEND_MORE)
-                send(body, _SEND_LAST)
-            except zmq.ZMQError as error:
-                if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                    raise
-                self._dropped("container_gone" if error.errno == zmq.EHOSTUNREACH else "container_full")
+            unsent.send(routing_id, encode_ack(ack_message(ack))[1])
+
+    def _send_ack(self, routing_id: bytes, body: bytes) -> Taken:
+        send = self._router.send
+        try:
+            send(routing_id, _SEND_MORE)  # send_multipart takes four times as long
+            send(VERSION, _SEND_MORE)
+            send(body, _SEND_LAST)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return Taken.GONE if error.errno == zmq.EHOSTUNREACH else Taken.FULL
+        return Taken.SENT
 
     def unsubscribe_all(self) -> None:
         """Show containers that SUB has no listener: they send to ROUTER, which is not read either, and wait.

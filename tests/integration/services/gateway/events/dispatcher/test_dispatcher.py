@@ -23,6 +23,7 @@ from dexorder_common.messaging.frames import encode_event
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.user_events import Channel, Priority, Status
+from dexorder_gateway.events.ingress import unsent_acks
 from dexorder_gateway.events.ingress.containers import LOCAL
 from dexorder_gateway.events.ingress.sockets import MAX_UNREAD
 from dexorder_gateway.events.model import Ack, EventKey, Sent
@@ -135,7 +136,10 @@ async def test_malformed_message_is_dropped_and_counted(tmp_path: Path, frames: 
 
 
 @pytest.mark.smoke  # takes some seconds until the buffers of a peer that does not read are full
-async def test_acks_to_a_disconnected_or_slow_container_affect_no_other(tmp_path: Path) -> None:
+async def test_acks_to_a_disconnected_or_slow_container_affect_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsent_acks, "MAX_ACKS", 500)
     async with running(tmp_path) as stage:
         async with peer(stage) as gone:
             await gone.send(CRITICAL)
