@@ -8,15 +8,17 @@ from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times
-from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state.request import CANCELLED
 from tests.simulation.chain.client import Asked
+from tests.simulation.exchange.history import wall_ns
 from tests.simulation.table import Row
 
 if TYPE_CHECKING:
     from tests.simulation.history import Chain
 
+OLD_NS = 30 * SECOND_NS
 SETTLED_STATES = (RequestStatus.OK, RequestStatus.NOT_FOUND)
 
 
@@ -36,7 +38,7 @@ def check_outcome(chain: Chain, asked: Asked) -> None:
     check_rows(chain, request.request_id, request.series, request.span, outcome.provisional)
     if request.refresh:
         _check_fetched_again(chain, asked)
-    if chain.plan.asks_again and request.request_id.endswith("-again") and outcome.provisional:
+    if chain.plan.asks_again and request.request_id.endswith("-again"):
         _check_new_look(chain, asked)
 
 
@@ -50,16 +52,24 @@ def _check_fetched_again(chain: Chain, asked: Asked) -> None:
 
 
 def _check_new_look(chain: Chain, asked: Asked) -> None:
-    """Check that a hole of which the client was told half a minute ago or earlier was queried again."""
+    """Check that a hole of which the client was told half a minute ago or earlier was queried again.
+
+    If the exchange shows its candles by then, they are in the table.
+    """
     first = chain.known(asked.request.request_id.removesuffix("-again"))
     assert asked.notification is not None
-    if first is None or first.notification is None:
+    if first is None or first.notification is None or asked.submitted_ns - first.ended_ns <= OLD_NS:
         return
     before, now = first.notification.outcome, asked.notification.outcome
-    same = [part for part in now.provisional if part in before.provisional]
-    is_old = asked.submitted_ns - first.ended_ns > 30 * SECOND_NS
-    if same and is_old and not any(call >= asked.submitted_ns for call in chain.parts.exchange_calls):
-        chain.run.fail(f"{asked.request.request_id}: {same[0]} is provisional still, and the exchange was not asked")
+    since_ns = asked.submitted_ns - OLD_NS
+    queried = [window for call_ns, window in chain.parts.exchange_calls if call_ns >= since_ns]
+    for hole in intersect(now.provisional, asked.request.span):
+        was_told = any(hole.overlaps(part) for part in before.provisional)
+        if was_told and not any(hole.overlaps(window) for window in queried):
+            chain.run.fail(f"{asked.request.request_id}: {hole} is provisional still, and the exchange was not asked")
+    untruth, fault_ns = chain.parts.world.untruth, chain.parts.fault_ns - wall_ns(0.0)
+    if untruth and not chain.plan.faults and fault_ns + untruth.lasts_s * SECOND_NS < since_ns:
+        check_rows(chain, f"{asked.request.request_id}, after the fault", asked.request.series, asked.request.span, ())
 
 
 def check_rows(

@@ -86,6 +86,7 @@ class RelayEngine:
         values = ValueVerifier(context, self.submitter, self.completion, self.queries, self.instruments)
         self.verifier = Verifier(context, self.submitter, TableMender(tables), values)
         self.rechecker = Rechecker(context, self.submitter, values)
+        context.look_again = self.rechecker.look
 
     async def run(self, sender: IngestorSender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""

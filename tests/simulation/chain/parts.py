@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dexorder_common.model.time_range import TimeRange
 from tests.simulation.chain.broker import Wires
 from tests.simulation.chain.supervisor import Supervisor
 from tests.simulation.kafka import Log
@@ -18,7 +19,7 @@ class Parts:
 
     Attributes:
         world: The market, and how its exchange lies.
-        exchange_calls: Times of all calls of the exchange.
+        exchange_calls: Times and windows of all calls of the exchange.
         issued: By number, the dispatch or retraction that has it.
         begun_ns: By number, the time at which an ingestor began to work on it.
         fault_ns: Time at which candles begin to be absent, if the world has such a fault.
@@ -30,7 +31,7 @@ class Parts:
     table: Table = field(init=False)
     log: Log = field(init=False)
     wires: Wires = field(init=False)
-    exchange_calls: list[int] = field(default_factory=list)
+    exchange_calls: list[tuple[int, TimeRange]] = field(default_factory=list)
     issued: dict[int, str] = field(default_factory=dict)
     begun_ns: dict[int, int] = field(default_factory=dict)
     fault_ns: int = 0

@@ -34,7 +34,7 @@ class SimulatedVenue(Exchange):
     """One ingestor's view of the exchange.
 
     Attributes:
-        calls_of_all: Times of all calls, for the checks.
+        calls_of_all: Times and windows of all calls, for the checks.
     """
 
     name = LISTED
@@ -46,7 +46,7 @@ class SimulatedVenue(Exchange):
         settings: IngestorSettings,
         clock: Clock,
         random: Random,
-        calls_of_all: list[int],
+        calls_of_all: list[tuple[int, TimeRange]],
         fault_ns: int,
     ) -> None:
         self._loop = loop
@@ -85,7 +85,7 @@ class SimulatedVenue(Exchange):
     ) -> tuple[list[Candle], int]:
         """Answer after the time of a call."""
         await asyncio.sleep(self._dice.uniform(0.05, 0.3))
-        self.calls_of_all.append(self._loop.now_ns)
+        self.calls_of_all.append((self._loop.now_ns, window))
         return await super().candles(symbol, timeframe, period_seconds, window, skip)
 
 

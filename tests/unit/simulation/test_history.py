@@ -30,8 +30,5 @@ def test_a_refresh_that_is_cancelled_takes_nobodys_coverage() -> None:
     simulate(1, Plan(requests=3, refresh_cancelled=True))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=Broken, reason="a request over provisional ranges is answered without another look at them"
-)
 def test_whoever_asks_again_for_a_provisional_hole_gets_a_new_look() -> None:
     simulate(0, Plan(requests=3, hides=True, asks_again=True))

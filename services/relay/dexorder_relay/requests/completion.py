@@ -128,12 +128,10 @@ class Completion:
         if not request.again:
             return []
         answered = outcome.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)
+        now_ns = self._context.clock.wall_ns()
+        state.provisional.looked(request.series, request.span, asked_ns=live.submitted_ns, now_ns=now_ns)
         change = state.provisional.queried(
-            request.series,
-            request.span,
-            asked_ns=live.submitted_ns,
-            now_ns=self._context.clock.wall_ns(),
-            answered=answered,
+            request.series, request.span, asked_ns=live.submitted_ns, now_ns=now_ns, answered=answered
         )
         changes.append(AbsencesChanged(request.series, change))
         if not outcome.revised:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
@@ -25,6 +25,7 @@ from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.reading.table_reader import TableReader
 from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.request import LiveRequest
 from dexorder_relay.store.database import Store
 
 
@@ -76,6 +77,10 @@ class Signals:
                 event.set()
 
 
+async def _no_look(_: LiveRequest) -> None:
+    return
+
+
 @dataclass
 class Context:
     """Belongs to one event loop.
@@ -86,6 +91,7 @@ class Context:
         wake: Set when a queued job and a free slot may be available at the same time.
         tasks: The engine's task group while it runs.
         stop_work: Tells ingestors that the work of a request is not needed any more.
+        look_again: Asks the exchange about the provisional ranges of a request before its outcome is worked out.
     """
 
     settings: RelaySettings
@@ -101,6 +107,7 @@ class Context:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: asyncio.TaskGroup | None = None
     stop_work: Callable[[HistoryRequest], None] = lambda request: None
+    look_again: Callable[[LiveRequest], Awaitable[None]] = _no_look
 
     def __post_init__(self) -> None:
         self.quotas = CallerQuotas(self.settings.limits(), lambda *labels: self.metrics.refused.labels(*labels).inc())

@@ -33,6 +33,7 @@ class OutcomeDecider:
     """Works out outcomes."""
 
     def __init__(self, context: Context, retraction_log: RetractionLog) -> None:
+        self._context = context
         self._state = context.state
         self._reader = context.reader
         self._clock = context.clock
@@ -49,6 +50,7 @@ class OutcomeDecider:
         """
         if not live.request.dataset.pages_count:
             return self._final_alone(live)
+        await self._context.look_again(live)
         reading = await self._read(live)
         found, request = reading.found, live.request
         if found.lost:

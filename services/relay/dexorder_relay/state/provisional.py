@@ -9,12 +9,16 @@ many absences of a page, and the candles between them. It ends
 - after the last of its queries: an absence that the exchange has repeated for so long is final.
 
 A query that the exchange does not answer is repeated, at least once in the longest delay, and ends nothing.
+
+A client that requests a provisional range again gets a new look at it, however early: `unseen` names what nobody has
+looked at for a while. Such a look is no query of the timetable. Looks are kept in memory, for as long as they can
+matter; after a restart a range is looked at once more.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,6 +32,9 @@ JOINED_PERIODS = 1_000
 """Largest gap between ranges that are queried together: a call or so."""
 MAX_PERIODS = 50_000
 """Largest range of one query, in periods."""
+LOOK_AGE_NS = 30 * SECOND_NS
+"""Age from which on a look does not serve a new request."""
+_LOOKS_KEPT_NS = 3_600 * SECOND_NS
 
 
 class Absence(NamedTuple):
@@ -60,6 +67,7 @@ class ProvisionalRanges:
         self._delays_ns = tuple(delays_ns)
         self._absences: defaultdict[Series, list[Absence]] = defaultdict(list)
         self._next_ns: dict[Series, int] = {}  # nothing of the series is due before
+        self._looks: defaultdict[Series, deque[tuple[int, TimeRange]]] = defaultdict(deque)
 
     def load(self, series: Series, absence: Absence) -> None:
         """Add a stored range."""
@@ -108,6 +116,22 @@ class ProvisionalRanges:
                 due_ns = max(each.since_ns + self._delays_ns[each.queries + 1], now_ns + self._delays_ns[0])
                 after.append(Absence(inside, each.since_ns, each.queries + 1, due_ns))
         return self._replace(series, touched, after)
+
+    def looked(self, series: Series, span: TimeRange, *, asked_ns: int, now_ns: int) -> None:
+        """Note that the exchange was asked about a range, whatever it answered."""
+        looks = self._looks[series]
+        looks.append((asked_ns, span))
+        while looks and looks[0][0] < now_ns - _LOOKS_KEPT_NS:
+            looks.popleft()
+
+    def unseen(self, series: Series, span: TimeRange, *, before_ns: int) -> list[TimeRange]:
+        """Return the provisional ranges inside ``span`` about which nobody has asked the exchange since ``before_ns``.
+
+        Args:
+            before_ns: Not more than an hour ago; older looks may be forgotten.
+        """
+        known = intersect((each.span for each in self._overlapping(series, span) if each.since_ns <= before_ns), span)
+        return subtract(known, [part for asked_ns, part in self._looks.get(series, ()) if asked_ns >= before_ns])
 
     def is_open(self, since_ns: int, *, now_ns: int) -> bool:
         """Return whether a query of a range that is known since then is still to come."""
