@@ -55,8 +55,8 @@ classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once,
 	@$(PY) -m dexorder_spark.runtime.class_archive
 	@$(PY) -m dexorder.supervisor.kafka_archive
 
-demo: setup  ## The whole suite on loopback: one request, its rows, a chart, the notification.
-	@$(PY) -m dexorder.demo
+demo: setup  ## A faulty exchange, kill -9, and the difference to ccxt at the end; KEEP=1 leaves the suite running.
+	@$(PY) -m dexorder.demo $(if $(KEEP),--keep)
 
 check: setup  ## Lint, types, protos.
 	ruff format --check .

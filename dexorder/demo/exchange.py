@@ -93,7 +93,7 @@ class DemoExchange:
     """Client of the suite's simulated exchange at ``host:port``."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self.address = address
 
     def start_faults(self) -> None:
         """Start to corrupt candle responses, and reset the counts."""
@@ -122,7 +122,7 @@ class DemoExchange:
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         """Make one HTTP call and return the JSON of its response."""
-        connection = HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
+        connection = HTTPConnection(self.address, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()

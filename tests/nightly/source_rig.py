@@ -30,7 +30,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from sqlalchemy.exc import OperationalError
 
-from dexorder.demo.run import MARKER, processes_marked
+from dexorder.demo.suite import MARKER, processes_marked
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import Offsets, state_of

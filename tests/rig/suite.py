@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from dexorder.demo.run import MARKER, processes_marked
+from dexorder.demo.suite import MARKER, processes_marked
 from dexorder.supervisor.plan import Ports
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.datasets import CANDLES

@@ -1,17 +1,22 @@
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dexorder.demo import run as demo
+from dexorder.cli.terminal import output
+from dexorder.demo import kills, peers, run
+from dexorder.demo import suite as demo
 from dexorder.demo.exchange import FAULTS, DemoComparison, DemoExchange, FaultCounts, Values, compare
+from dexorder.demo.verdict import Column, check, verdict_table
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import PartState, SuiteState, write_state
+from dexorder_common.model.history import Progress, RequestState
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import parse_time
 from dexorder_exchange_sim.config import SimSettings
@@ -74,19 +79,89 @@ def test_rows_are_compared_exactly(rows: list[tuple[int, Values]], expected: Dem
     assert expected.equal == (rows == [(1, A), (2, B)])
 
 
-def test_verdict_fails_without_faults_or_with_a_lost_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict_fails_without_faults_or_with_a_lost_row() -> None:
     good, lossy = DemoComparison(10, 0, 0, 0, 0), DemoComparison(9, 1, 0, 0, 0)
-    demo.show_verdict(FaultCounts(20, {"hole": 1, "html": 3}), good)
-    assert capsys.readouterr().err.splitlines() == [
-        "the exchange corrupted 4 of its 20 candle responses:",
-        "  3 × HTTP 200 with a web page",
-        "  1 × ten candles missing in the middle",
-        "compared with the exchange's candles: 10 rows, 0 lost, 0 duplicate, 0 unknown, 0 with other values",
-    ]
+    check(FaultCounts(20, {"hole": 1, "html": 3}), good)
     with pytest.raises(SuiteFailed, match="no response was corrupted"):
-        demo.show_verdict(FaultCounts(20, {}), good)
+        check(FaultCounts(20, {}), good)
     with pytest.raises(SuiteFailed, match="9 rows, 1 lost"):
-        demo.show_verdict(FaultCounts(20, {"hole": 1}), lossy)
+        check(FaultCounts(20, {"hole": 1}), lossy)
+
+
+def test_verdict_shows_each_way_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [
+        Column("a loop", "raises NetworkError", DemoComparison(1_000, 2_000, 3, 0, 4)),
+        Column("dexorder", "OK", DemoComparison(3_000, 0, 0, 0, 0)),
+    ]
+    output.stdout().print(verdict_table(columns, 3_000))
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [[cell.strip() for cell in line if cell.strip()] for line in lines if "─" not in line[0]] == [
+        ["a loop", "dexorder"],
+        ["the caller is told", "raises NetworkError", "OK"],
+        ["of 3,000 candles lost", "2,000", "0"],
+        ["twice", "3", "0"],
+        ["wrong, null or of no candle", "4", "0"],
+    ]
+
+
+HOURS = TimeRange(parse_time("2024-03-01"), parse_time("2024-03-03"))
+
+
+@pytest.mark.parametrize(
+    ("faults", "lost"),
+    [
+        ([], (0, 0)),
+        # The loop takes an empty list for the end of the data; paginate goes on with the next page.
+        ([{"kind": "empty", "every": 2}], (1_880, 1_000)),
+        ([{"kind": "http_502", "every": 2}], (0, 0)),
+    ],
+)
+async def test_ways_by_ccxt_alone_run_side_by_side(faults: list[dict[str, object]], lost: tuple[int, int]) -> None:
+    async with serve(SimSettings(listen="127.0.0.1:0")) as url:
+        exchange = DemoExchange(url.removeprefix("http://"))
+
+        def fetch() -> list[DemoComparison]:
+            truth = exchange.candles("BTCUSDT", "1m", HOURS)
+            found: list[DemoComparison] = []
+            for way in (peers.retrying_loop, peers.paginate):
+                exchange._call("POST", "/sim/faults", faults)
+                (end,) = peers.Peers(exchange.address, "BTC/USDT", HOURS).start(way).result()
+                exchange.stop_faults()
+                assert end.told == "nothing"
+                found.append(compare(end.rows, truth))
+            return found
+
+        found = await asyncio.to_thread(fetch)
+    assert tuple(each.lost for each in found) == lost
+
+
+def test_error_of_ccxt_is_what_the_caller_is_told() -> None:
+    (end,) = peers.Peers("127.0.0.1:1", "BTC/USDT", HOURS).start(peers.retrying_loop).result()
+    assert end.rows == []
+    assert end.told == "raises ExchangeNotAvailable"
+
+
+def _progress(settled: int) -> Progress:
+    return Progress(RequestState.RUNNING, 100, settled, settled, 10, settled // 10, 1, 0, 1)
+
+
+def test_parts_are_killed_in_order_at_their_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = SuiteOptions(tmp_path)
+    parts = {name: PartState("a", "b", pid, "ready") for name, pid in (("spark", 11), ("ingestor", 12))}
+    write_state(tmp_path, SuiteState(1, "now", "r", parts))
+    sent: list[tuple[int, int]] = []
+    killer = kills.Killer(options, "r", lambda pid, number: sent.append((pid, number)))
+    for settled, killed in ((0, []), (4, []), (5, [11]), (29, [11]), (30, [11, 12]), (100, [11, 12])):
+        killer.note(_progress(settled))
+        assert sent == [(pid, signal.SIGKILL) for pid in killed]
+    assert "kill -9 11  # spark" in capsys.readouterr().err
+
+
+def test_request_that_ends_before_the_kills_demonstrates_nothing(tmp_path: Path) -> None:
+    killer = kills.Killer(SuiteOptions(tmp_path), "r", lambda pid, number: None)
+    killer.note(_progress(20))
+    with pytest.raises(SuiteFailed, match="the request ended before ingestor was killed"):
+        killer.finish()
 
 
 async def test_exchange_corrupts_responses_until_faults_are_stopped() -> None:
@@ -95,18 +170,18 @@ async def test_exchange_corrupts_responses_until_faults_are_stopped() -> None:
         exchange = DemoExchange(url.removeprefix("http://"))
 
         def ask() -> tuple[dict[int, Values], int, FaultCounts, dict[int, Values]]:
-            before = exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
+            before = exchange.candles(run.MARKET_ID, run.PERIOD, span)
             exchange.start_faults()
             failed = 0
             for _ in range(40):
                 try:
-                    failed += exchange.candles(demo.MARKET_ID, demo.PERIOD, span) != before
+                    failed += exchange.candles(run.MARKET_ID, run.PERIOD, span) != before
                 except (SuiteFailed, TypeError, KeyError):
                     failed += 1
-            return before, failed, exchange.stop_faults(), exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
+            return before, failed, exchange.stop_faults(), exchange.candles(run.MARKET_ID, run.PERIOD, span)
 
         before, failed, done, after = await asyncio.to_thread(ask)
-        assert len(before) == 1_440
+        assert len(before) == 24 * 42
         assert before == after
         assert 0 < failed <= done.total < done.responses
         assert set(done.faults) <= set(FAULTS)
