@@ -26,6 +26,7 @@ _KINDS = {
     CoverageKind.ROWS: "rows",
     CoverageKind.EMPTY: "verified empty",
     CoverageKind.PROVISIONAL: "provisionally empty",
+    CoverageKind.PROVISIONAL_ROWS: "provisional rows",
     CoverageKind.MISSING: "not covered",
 }
 
@@ -163,7 +164,7 @@ def coverage(
         out.print(f"{name}: nothing is covered")
         return
     if not found.dataset.has_periods:
-        complete = {CoverageKind.ROWS: "complete"}
+        complete = {CoverageKind.ROWS: "complete", CoverageKind.PROVISIONAL_ROWS: "provisional"}
         rows = ((iso(e.span.start_ns), iso(e.span.end_ns), complete.get(e.kind, _KINDS[e.kind])) for e in whole)
         out.print(output.plain_table(("since", "until", found.dataset.name), rows))
         return
@@ -190,7 +191,8 @@ def shares(found: Coverage, whole: list[CoverageRange]) -> str:
     """Return the number of periods of each kind, as text."""
     counts = found.periods(whole)
     total = sum(counts.values())
-    shown = (kind for kind in CoverageKind if counts[kind] or kind is not CoverageKind.PROVISIONAL)
+    rare = (CoverageKind.PROVISIONAL, CoverageKind.PROVISIONAL_ROWS)
+    shown = (kind for kind in CoverageKind if counts[kind] or kind not in rare)
     parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in shown)
     return f"{total:,} periods: {', '.join(parts)}"
 

@@ -18,6 +18,7 @@ _KINDS = {
     CoverageKind.ROWS: "the table has this candle",
     CoverageKind.EMPTY: "the exchange has no such candle",
     CoverageKind.PROVISIONAL: "the exchange has had no such candle so far; it is queried again",
+    CoverageKind.PROVISIONAL_ROWS: "the table has this candle, but only one source says that no trade of it is missing",
     CoverageKind.MISSING: "not known: no page that counts covers it; `dexorder history` fetches it",
 }
 

@@ -76,6 +76,7 @@ class RelayEngine:
         self.live = LiveHub(settings.live_queue)
         self.realtime = RealtimeJobs(context, registry, self.submitter, self.live)
         self.live.state = self.realtime.state
+        self.queries.doubtful = self.realtime.provisional_in
         self.triggers = RegisteredTriggers(context, self.realtime)
         self._alerts = AlertSender(context, self.triggers)
         self.backtests = Backtests(catalog, settings)

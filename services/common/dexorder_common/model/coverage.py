@@ -18,12 +18,14 @@ from dexorder_common.model.values import ValueComparison
 class CoverageKind(StrEnum):
     """Content of each period of a range: a row, the proof that there is no candle, or nothing known.
 
-    A candle of a PROVISIONAL range may still turn up: its absence was queried too early, or too briefly.
+    A candle of a PROVISIONAL range may still turn up: its absence was queried too early, or too briefly. The trades of
+    PROVISIONAL_ROWS, or of their candles, are those that one source alone calls complete.
     """
 
     ROWS = "rows"
     EMPTY = "empty"
     PROVISIONAL = "provisional"
+    PROVISIONAL_ROWS = "provisional rows"
     MISSING = "missing"
 
 
@@ -40,15 +42,24 @@ class CoverageRange:
 
 
 def known_ranges(
-    covered: Iterable[TimeRange], empty: Iterable[TimeRange], provisional: Iterable[TimeRange] = ()
+    covered: Iterable[TimeRange],
+    empty: Iterable[TimeRange],
+    provisional: Iterable[TimeRange] = (),
+    doubtful: Iterable[TimeRange] = (),
 ) -> list[CoverageRange]:
-    """Return covered ranges, their verified-empty part and the provisional part of that, by kind, in time order."""
-    covered = list(covered)
+    """Return covered ranges, their verified-empty part and the provisional part of that, by kind, in time order.
+
+    Args:
+        doubtful: Ranges that realtime has settled, but one source alone calls complete.
+    """
+    doubtful = list(doubtful)
+    covered, provisional = list(covered), [*provisional, *doubtful]
     rows = subtract(covered, empty)
     absent = subtract(covered, rows)
-    final = subtract(absent, provisional)
+    final, proven = subtract(absent, provisional), subtract(rows, doubtful)
     kinds = [
-        (CoverageKind.ROWS, rows),
+        (CoverageKind.ROWS, proven),
+        (CoverageKind.PROVISIONAL_ROWS, subtract(rows, proven)),
         (CoverageKind.EMPTY, final),
         (CoverageKind.PROVISIONAL, subtract(absent, final)),
     ]

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from dexorder_common.model.instrument import Instrument, Series
+from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 
@@ -87,6 +89,63 @@ class RealtimeState(IntEnum):
     STOPPING = 3
 
 
+class ProvisionalReason(IntEnum):
+    """Why a span of trades is provisional, with the numbers of the proto."""
+
+    MISSING_IDS = 1
+    IDS_BEGAN_AGAIN = 2
+    ONE_SOURCE = 3
+
+
+class ProvisionalSpan(NamedTuple):
+    """A span of trades that is settled although one source alone says that nothing is missing there.
+
+    Attributes:
+        first_id: The first id that no source has shown; empty if none is known. ``last_id`` is the last one.
+        since_ns: Time since which it is provisional.
+        queries: Number of times that the exchange was asked again, and had nothing.
+    """
+
+    span: TimeRange
+    reason: ProvisionalReason
+    first_id: str = ""
+    last_id: str = ""
+    since_ns: int = 0
+    queries: int = 0
+
+
+class UncheckedCandles(NamedTuple):
+    """Adjacent closed candles that are still to be compared with the exchange's own, as one candle.
+
+    Attributes:
+        comparisons: Number of comparisons in which they were equal.
+        candle: What they make together; None without a trade.
+    """
+
+    period_seconds: int
+    span: TimeRange
+    comparisons: int
+    candle: Candle | None
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a realtime job knows beside its records.
+
+    Attributes:
+        provisional: By start.
+        corrected: Trades of the current dispatch that the exchange has corrected after they were recorded.
+        late: Trades of the current dispatch that came after their time was settled.
+        waiting: Reason for which the current dispatch settles nothing; empty if it does.
+    """
+
+    provisional: tuple[ProvisionalSpan, ...] = ()
+    unchecked: tuple[UncheckedCandles, ...] = ()
+    corrected: int = 0
+    late: int = 0
+    waiting: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class SeriesProgress:
     """Progress of one series of a realtime job; times are 0 where nothing is known.
@@ -112,8 +171,10 @@ class RealtimeJobRecord:
         ingestor: Name of the ingestor that has it, or the identity of its socket in hexadecimal.
         dispatched_ns: Time of the current dispatch; 0 without one.
         restarts: Dispatches after the first one.
-        error: Reason for which the last dispatch ended early; empty if none has.
+        error: Reason for which it settles nothing, or for which the last dispatch ended early; empty if there is none.
         next_attempt_ns: Time before which it is not dispatched again; 0 if it does not wait for a time.
+        unconfirmed: Number of closed candles that no comparison with the exchange's own has confirmed.
+        corrected: See `Knowledge`; ``late`` too.
     """
 
     ticker: str
@@ -125,6 +186,10 @@ class RealtimeJobRecord:
     error: str
     next_attempt_ns: int
     series: tuple[SeriesProgress, ...]
+    provisional: tuple[ProvisionalSpan, ...] = ()
+    unconfirmed: int = 0
+    corrected: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +223,17 @@ class Resumption:
         start_ns: Start of the wanted trades.
         last_trade_id: Id of the last trade settled before; empty if it is not known.
         candles: By period, the open time of the first candle that is wanted; may lie in the future.
+        first_ns: By period, the open time of the first candle of all dispatches.
+        provisional: Spans to go on asking about.
+        unchecked: Candles to compare.
     """
 
     start_ns: int
     last_trade_id: str
     candles: dict[int, int]
+    first_ns: Mapping[int, int] = field(default_factory=dict)
+    provisional: tuple[ProvisionalSpan, ...] = ()
+    unchecked: tuple[UncheckedCandles, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +250,10 @@ class RealtimeReport:
     count: int = 0
     last_trade_id: str = ""
     lag_ns: int = 0
+
+
+class RealtimeStatus(NamedTuple):
+    """What a dispatch knows beside its records."""
+
+    dispatch_id: str
+    knowledge: Knowledge

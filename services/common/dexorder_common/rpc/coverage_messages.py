@@ -19,6 +19,10 @@ from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 
+_PROVISIONAL = {
+    CoverageKind.EMPTY: CoverageKind.PROVISIONAL,
+    CoverageKind.ROWS: CoverageKind.PROVISIONAL_ROWS,
+}
 _WINDOWS = set(coverage_pb.VerifyProgress.DESCRIPTOR.fields_by_name) - {"request"}
 _RANGES = ("lost", "unexpected", "duplicates", "off_grid")
 _COMPARISONS = ("values", "values_after_repair")
@@ -35,20 +39,19 @@ _COMPARED = set(coverage_pb.ValueComparison.DESCRIPTOR.fields_by_name) - {
 
 def encode_coverage_range(found: CoverageRange) -> coverage_pb.CoverageRange:
     """Return a range of one kind."""
-    provisional = found.kind is CoverageKind.PROVISIONAL
-    kind = CoverageKind.EMPTY if provisional else found.kind
+    kind = {kind: final for final, kind in _PROVISIONAL.items()}.get(found.kind, found.kind)
     return coverage_pb.CoverageRange(
         start_ns=found.span.start_ns,
         end_ns=found.span.end_ns,
         kind=coverage_pb.CoverageKind.Value(f"COVERAGE_KIND_{kind.name}"),
-        provisional=provisional,
+        provisional=kind is not found.kind,
     )
 
 
 def decode_coverage_range(message: coverage_pb.CoverageRange) -> CoverageRange:
     """Return a range of one kind."""
     name = coverage_pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
-    kind = CoverageKind.PROVISIONAL if message.provisional else CoverageKind[name]
+    kind = _PROVISIONAL[CoverageKind[name]] if message.provisional else CoverageKind[name]
     return CoverageRange(TimeRange(message.start_ns, message.end_ns), kind)
 
 

@@ -10,23 +10,32 @@ from collections.abc import Iterable
 from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import check_span
 from dexorder_common.model.realtime import (
+    Knowledge,
+    ProvisionalReason,
+    ProvisionalSpan,
     RealtimeJobRecord,
     RealtimeParams,
     RealtimeReport,
     RealtimeState,
+    RealtimeStatus,
     Resumption,
     SeriesProgress,
     StartedSubscription,
     Subscription,
+    UncheckedCandles,
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.common_messages import decode_series, encode_series
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2, ingestor_service_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
+
+_MAX_COUNT = 2**31
 
 
 def encode_realtime_series(ticker: str, period_seconds: int) -> common_pb2.Series:
@@ -127,6 +136,10 @@ def encode_job(job: RealtimeJobRecord) -> realtime_pb2.RealtimeJob:
             )
             for each in job.series
         ],
+        provisional=map(encode_provisional, job.provisional),
+        unconfirmed_candles=job.unconfirmed,
+        corrected_trades=job.corrected,
+        late_trades=job.late,
     )
 
 
@@ -145,6 +158,10 @@ def decode_job(message: realtime_pb2.RealtimeJob) -> RealtimeJobRecord:
             SeriesProgress(each.series.period_seconds, each.settled_until_ns, each.count, each.reported_ns, each.lag_ns)
             for each in message.series
         ),
+        tuple(map(decode_provisional, message.provisional)),
+        message.unconfirmed_candles,
+        message.corrected_trades,
+        message.late_trades,
     )
 
 
@@ -157,9 +174,13 @@ def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.Res
         start_ns=resumption.start_ns,
         last_trade_id=resumption.last_trade_id or None,
         candles=[
-            ingestor_service_pb2.CandleStart(period_seconds=period, start_ns=start_ns)
+            ingestor_service_pb2.CandleStart(
+                period_seconds=period, start_ns=start_ns, first_ns=resumption.first_ns.get(period, start_ns)
+            )
             for period, start_ns in resumption.candles.items()
         ],
+        provisional=map(encode_provisional, resumption.provisional),
+        unchecked=map(encode_unchecked, resumption.unchecked),
     )
 
 
@@ -177,4 +198,99 @@ def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeRepor
         message.count,
         message.last_trade_id,
         min(message.lag_ns, MAX_TIME_NS),
+    )
+
+
+def encode_provisional(found: ProvisionalSpan) -> realtime_pb2.ProvisionalSpan:
+    """Return the message of a provisional span."""
+    return realtime_pb2.ProvisionalSpan(
+        start_ns=found.span.start_ns,
+        end_ns=found.span.end_ns,
+        reason=realtime_pb2.ProvisionalReason.ValueType(found.reason),
+        first_id=found.first_id,
+        last_id=found.last_id,
+        since_ns=found.since_ns,
+        queries=found.queries,
+    )
+
+
+def decode_provisional(message: realtime_pb2.ProvisionalSpan) -> ProvisionalSpan:
+    """Return a provisional span; ONE_SOURCE is the reason of one whose reason is not known here.
+
+    Raises:
+        InvalidRequest: It ends before it starts.
+    """
+    if message.end_ns < message.start_ns:
+        raise InvalidRequest(f"provisional.end_ns {message.end_ns} is before start_ns {message.start_ns}")
+    try:
+        reason = ProvisionalReason(message.reason)
+    except ValueError:
+        reason = ProvisionalReason.ONE_SOURCE
+    span = TimeRange(message.start_ns, message.end_ns)
+    return ProvisionalSpan(span, reason, message.first_id, message.last_id, message.since_ns, message.queries)
+
+
+def encode_unchecked(found: UncheckedCandles) -> ingestor_service_pb2.UncheckedCandles:
+    """Return the message of candles that are still to be compared."""
+    return ingestor_service_pb2.UncheckedCandles(
+        period_seconds=found.period_seconds,
+        start_ns=found.span.start_ns,
+        end_ns=found.span.end_ns,
+        comparisons=found.comparisons,
+        ohlcv=_encode_candle(found.candle) if found.candle else None,
+    )
+
+
+def decode_unchecked(message: ingestor_service_pb2.UncheckedCandles) -> UncheckedCandles:
+    """Return candles that are still to be compared; InvalidRequest for an unknown period or a range off its grid."""
+    return UncheckedCandles(
+        message.period_seconds,
+        check_span(message.start_ns, message.end_ns, message.period_seconds),
+        min(message.comparisons, _MAX_COUNT),
+        _decode_candle(message.ohlcv) if message.HasField("ohlcv") else None,
+    )
+
+
+def encode_status(status: RealtimeStatus) -> ingestor_service_pb2.RealtimeStatus:
+    """Return the message of what a dispatch knows."""
+    known = status.knowledge
+    return ingestor_service_pb2.RealtimeStatus(
+        job_id=status.dispatch_id,
+        provisional=map(encode_provisional, known.provisional),
+        unchecked=map(encode_unchecked, known.unchecked),
+        corrected_trades=known.corrected,
+        late_trades=known.late,
+        waiting=known.waiting,
+    )
+
+
+def decode_status(message: ingestor_service_pb2.RealtimeStatus) -> RealtimeStatus:
+    """Return what a dispatch knows; InvalidRequest for an invalid range."""
+    provisional = tuple(sorted(map(decode_provisional, message.provisional)))
+    unchecked = tuple(map(decode_unchecked, message.unchecked))
+    known = Knowledge(provisional, unchecked, message.corrected_trades, message.late_trades, message.waiting)
+    return RealtimeStatus(message.job_id, known)
+
+
+def _encode_candle(candle: Candle) -> ohlcv_pb2.OHLCV:
+    return ohlcv_pb2.OHLCV(
+        open_time_ns=candle.open_ns,
+        open=candle.open,
+        high=candle.high,
+        low=candle.low,
+        close=candle.close,
+        volume=candle.volume,
+        trade_count=candle.trade_count,
+    )
+
+
+def _decode_candle(message: ohlcv_pb2.OHLCV) -> Candle:
+    return Candle(
+        message.open_time_ns,
+        message.open,
+        message.high,
+        message.low,
+        message.close,
+        message.volume,
+        trade_count=message.trade_count if message.HasField("trade_count") else None,
     )

@@ -9,15 +9,18 @@ import structlog
 
 from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
 from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.realtime import (
     RealtimeDispatch,
     RealtimeJobRecord,
     RealtimeReport,
     RealtimeState,
+    RealtimeStatus,
     Resumption,
     StartedSubscription,
     Subscription,
 )
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.identity import Caller
 from dexorder_relay import access
@@ -153,10 +156,11 @@ class RealtimeJobs:
         self.registry.leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns())
         return job.resumption()
 
-    async def report(self, reports: Iterable[RealtimeReport]) -> list[str]:
+    async def report(self, reports: Iterable[RealtimeReport], statuses: Iterable[RealtimeStatus] = ()) -> list[str]:
         """Settle what Kafka has acknowledged, and renew leases; return the ids that are not current.
 
-        Positions of candles are on disk when this returns, those of trades within ``FLUSH_SECONDS``.
+        Positions of candles and what the jobs know are on disk when this returns, positions of trades within
+        ``FLUSH_SECONDS``.
         """
         context, changes, fenced = self._context, Changes(), dict[str, None]()
         now_ns, wall_ns = context.clock.monotonic_ns(), context.clock.wall_ns()
@@ -179,8 +183,11 @@ class RealtimeJobs:
                 position.count += each.count
                 position.reported_ns, position.lag_ns = wall_ns, each.lag_ns
             context.metrics.realtime_settled.labels(job.exchange, each.series.dataset.name).inc(each.count)
+        seen = [job for status in statuses if (job := rules.learn(self.registry, status, changes)) is not None]
         if changes:
             await context.store.commit(changes)
+        for job in seen:
+            self._live.changed(job.ticker)
         return list(fenced)
 
     async def landed(self, pages: Iterable[PageResult]) -> None:
@@ -272,6 +279,11 @@ class RealtimeJobs:
         """Return the ticker of a dispatch that is current, else None."""
         job = self.registry.current_job(dispatch_id)
         return job.ticker if job else None
+
+    def provisional_in(self, series: Series, span: TimeRange) -> list[TimeRange]:
+        """Return the parts of a series of trades or candles whose trades one source alone calls complete."""
+        job = self.registry.job_for(series.ticker) if series.dataset.in_realtime else None
+        return job.provisional_in(series.period_seconds, span) if job else []
 
     def state(self, ticker: str) -> RealtimeState:
         """Return the state of an instrument's job."""

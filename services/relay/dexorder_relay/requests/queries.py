@@ -35,6 +35,8 @@ class RequestQueries:
         self._signals = context.signals
         self._metrics = context.metrics
         self._reader = context.reader
+        self.doubtful: Callable[[Series, TimeRange], list[TimeRange]] = lambda series, span: []
+        """Returns the parts of a span that realtime has settled by the word of one source."""
 
     async def record(self, request_id: str) -> RequestRecord:
         """Return one request; NotFound if it was never accepted, or is forgotten."""
@@ -107,7 +109,8 @@ class RequestQueries:
     def coverage(self, series: Series, span: TimeRange) -> list[CoverageRange]:
         """Return the known ranges of a series inside ``span``."""
         covered, empty = self._state.claims(series, span)
-        return known_ranges(covered, empty, self._state.provisional_in(series, span))
+        provisional = self._state.provisional_in(series, span)
+        return known_ranges(covered, empty, provisional, self.doubtful(series, span))
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
         """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""

@@ -20,6 +20,7 @@ from dexorder_relay.realtime.control import CANCEL, Connected
 from dexorder_relay.realtime.control import check as check_control
 from dexorder_relay.realtime.live import Interest, LiveStream, SlowClientPolicy
 from dexorder_relay.requests.queries import page_size, read_token
+from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.request import check_ticker
 from dexorder_relay.triggers.triggers import SUBSCRIPTION_PREFIX
 
@@ -72,7 +73,7 @@ class RealtimeRpcs:
             signals.listen("live", stream.event),
         ):
             while True:
-                answer = _answer(stream)
+                answer = _answer(stream, self.engine.realtime.registry)
                 metrics.live_dropped.inc(sum(each.count for each in answer.missed))
                 if answer.ByteSize():  # the event may be older than the last answer
                     yield answer
@@ -116,7 +117,7 @@ def _check_own(subscription_id: str) -> None:
         )
 
 
-def _answer(stream: LiveStream) -> pb.WatchMarketDataResponse:
+def _answer(stream: LiveStream, registry: Registry) -> pb.WatchMarketDataResponse:
     dropped, items = stream.queue.take(ITEMS_IN_AN_ANSWER)
     states, stream.states = stream.states, {}
     return pb.WatchMarketDataResponse(
@@ -129,7 +130,14 @@ def _answer(stream: LiveStream) -> pb.WatchMarketDataResponse:
             )
             for (ticker, period), each in dropped.items()
         ],
-        states=[pb.LiveState(ticker=ticker, state=messages.encode_state(state)) for ticker, state in states.items()],
+        states=[
+            pb.LiveState(
+                ticker=ticker,
+                state=messages.encode_state(state),
+                provisional=map(messages.encode_provisional, registry.provisional(ticker)),
+            )
+            for ticker, state in states.items()
+        ],
         trades=[item.message for item in items if isinstance(item.message, market_pb2.Trade)],
         candles=[item.message for item in items if isinstance(item.message, market_pb2.Candle)],
     )
@@ -149,7 +157,8 @@ class RealtimeReports:
 
     async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, _: object) -> ipb.ReportRealtimeResponse:
         """Settle records that Kafka has acknowledged."""
-        fenced = await self.engine.realtime.report(list(map(messages.decode_report, request.reports)))
+        reports, statuses = map(messages.decode_report, request.reports), map(messages.decode_status, request.statuses)
+        fenced = await self.engine.realtime.report(list(reports), list(statuses))
         return ipb.ReportRealtimeResponse(fenced_job_ids=fenced)
 
     async def PushMarketData(

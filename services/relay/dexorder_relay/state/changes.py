@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.history import HistoryRequest, IssuedDispatch, Outcome, Progress
 from dexorder_common.model.instrument import InstrumentList, Series
-from dexorder_common.model.realtime import StartedSubscription
+from dexorder_common.model.realtime import Knowledge, StartedSubscription
 from dexorder_common.model.time_range import Diff, TimeRange
 from dexorder_common.model.udf import UdfRegistration
 from dexorder_relay.state.job import Job
@@ -139,6 +139,13 @@ class PositionChanged(NamedTuple):
     position: SeriesPosition
 
 
+class KnowledgeChanged(NamedTuple):
+    """What a realtime job knows beside its records."""
+
+    job_id: int
+    knowledge: Knowledge
+
+
 class HistoryPartSubmitted(NamedTuple):
     """The request of such a range was accepted."""
 
@@ -163,6 +170,7 @@ StateChange: TypeAlias = (
     | RealtimeJobForgotten
     | PositionsReplaced
     | PositionChanged
+    | KnowledgeChanged
     | HistoryPartSubmitted
 )
 Changes: TypeAlias = list[StateChange]

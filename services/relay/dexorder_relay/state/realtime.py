@@ -15,13 +15,14 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import ceil_to_grid, check_period, floor_to_grid
-from dexorder_common.model.realtime import RealtimeDispatch, StartedSubscription, Subscription
+from dexorder_common.model.realtime import RealtimeDispatch, RealtimeStatus, StartedSubscription, Subscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_relay.state.changes import (
     Changes,
     DispatchEnded,
     DispatchIssued,
+    KnowledgeChanged,
     PositionChanged,
     PositionsReplaced,
     RealtimeJobForgotten,
@@ -201,6 +202,17 @@ def settle(
     if hole is not None:
         oldest = next(iter(job.subscriptions.values()))
         _fetch(registry, job, oldest, period, hole, changes)
+
+
+def learn(registry: Registry, status: RealtimeStatus, changes: Changes) -> RealtimeJob | None:
+    """Take what a dispatch knows beside its records; return the job if clients see a change."""
+    job = registry.current_job(status.dispatch_id)
+    if job is None:
+        return None
+    must_be_kept, is_seen = job.learn(status.knowledge)
+    if must_be_kept:
+        changes.append(KnowledgeChanged(job.id, job.knowledge))
+    return job if is_seen else None
 
 
 def refetch(registry: Registry, job: RealtimeJob, period: int, span: TimeRange, changes: Changes) -> None:

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Instrument
-from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid
+from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
 from dexorder_common.model.realtime import (
+    Knowledge,
+    ProvisionalSpan,
     RealtimeDispatch,
     RealtimeJobRecord,
     RealtimeParams,
@@ -37,7 +39,7 @@ from dexorder_common.model.realtime import (
     SeriesProgress,
     StartedSubscription,
 )
-from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_relay.state.leases import Leases
 
 MAX_FENCED = 10_000
@@ -92,6 +94,7 @@ class RealtimeJob:
         identity: Socket of the ingestor that has the current dispatch; None until it is heard of after a restart.
         ingestor: Name that the ingestor has given; may be empty.
         next_attempt_ns: Wall clock time before which it is not dispatched again; 0 if there is none.
+        knowledge: What its dispatches know beside their records; the next one goes on with it.
     """
 
     id: int
@@ -109,6 +112,7 @@ class RealtimeJob:
     identity: bytes | None = None
     ingestor: str = ""
     next_attempt_ns: int = 0
+    knowledge: Knowledge = field(default_factory=Knowledge)
 
     @property
     def exchange(self) -> str:
@@ -161,6 +165,8 @@ class RealtimeJob:
         wanted = self.wanted.series
         for period in [period for period in self.positions if period not in wanted]:
             del self.positions[period]
+        kept = tuple(each for each in self.knowledge.unchecked if each.period_seconds in wanted)
+        self.knowledge = replace(self.knowledge, unchecked=kept)
 
     def assign(self, dispatch_id: str, identity: bytes, *, wall_ns: int) -> RealtimeDispatch:
         """Start a dispatch."""
@@ -179,6 +185,27 @@ class RealtimeJob:
         self.dispatched_ns = 0
         self.ingestor = ""
         self.told_to_stop = False
+        self.knowledge = replace(self.knowledge, corrected=0, late=0, waiting="")
+
+    def learn(self, known: Knowledge) -> tuple[bool, bool]:
+        """Take what the current dispatch knows; return whether the next one must know it, and whether clients see it.
+
+        Candles of a period that nobody asks for any more are left out.
+        """
+        before = self.knowledge
+        unchecked = tuple(each for each in known.unchecked if each.period_seconds in self.positions)
+        self.knowledge = known = replace(known, unchecked=unchecked)
+        must_be_kept = (known.provisional, known.unchecked) != (before.provisional, before.unchecked)
+        return must_be_kept, (known.provisional, known.waiting) != (before.provisional, before.waiting)
+
+    def provisional_in(self, period: int, span: TimeRange) -> list[TimeRange]:
+        """Return the parts of a span that one source alone calls complete, as whole candles of a period."""
+        spans = [each.span for each in self.knowledge.provisional]
+        if period != TRADES_PERIOD:
+            spans = [
+                TimeRange(floor_to_grid(each.start_ns, period), ceil_to_grid(each.end_ns, period)) for each in spans
+            ]
+        return intersect(merge(spans), span)
 
     def lose(self, reason: str) -> None:
         """End a dispatch that nobody told to stop; it is a failure unless it settled something."""
@@ -201,7 +228,10 @@ class RealtimeJob:
         trades = self.positions.get(TRADES_PERIOD)
         candles = {period: each.next_ns for period, each in self.positions.items() if period != TRADES_PERIOD}
         start_ns = trades.next_ns if trades else min(candles.values())
-        return Resumption(start_ns, trades.last_trade_id if trades else "", candles)
+        first_ns = {period: self.positions[period].from_ns for period in candles}
+        known = self.knowledge
+        last_id = trades.last_trade_id if trades else ""
+        return Resumption(start_ns, last_id, candles, first_ns, known.provisional, known.unchecked)
 
     def settle(
         self, period: int, span: TimeRange, *, current: bool, last_trade_id: str = ""
@@ -239,9 +269,13 @@ class RealtimeJob:
             self.ingestor or (self.identity.hex() if self.identity else ""),
             self.dispatched_ns,
             max(self.dispatches - 1, 0),
-            self.error,
+            self.knowledge.waiting or self.error,
             self.next_attempt_ns,
             series,
+            self.knowledge.provisional,
+            sum(1 for each in self.knowledge.unchecked if not each.comparisons),
+            self.knowledge.corrected,
+            self.knowledge.late,
         )
 
 
@@ -293,6 +327,11 @@ class Registry:
         """Return the job whose current dispatch this is."""
         job_id = self.leases.job_of(dispatch_id)
         return None if job_id is None else self.jobs.get(job_id)
+
+    def provisional(self, ticker: str) -> tuple[ProvisionalSpan, ...]:
+        """Return the provisional spans of an instrument's trades."""
+        job = self.job_for(ticker)
+        return job.knowledge.provisional if job else ()
 
     def add_job(self, job: RealtimeJob) -> None:
         """Add a job that is new, or read from the database at start."""

@@ -110,6 +110,7 @@ def _statements(change: made.StateChange) -> Iterator[Statement]:
         case made.RealtimeJobForgotten(job_id):
             yield delete("realtime_jobs", id=job_id)
             yield delete("realtime_positions", job_id=job_id)
+            yield delete("realtime_knowledge", job_id=job_id)
         case made.PositionsReplaced(job):
             yield delete("realtime_positions", job_id=job.id)
             for period, position in job.positions.items():
@@ -117,6 +118,8 @@ def _statements(change: made.StateChange) -> Iterator[Statement]:
         case made.PositionChanged(job_id, period, position):
             of_position = {"job_id": job_id, "period_seconds": period, **schema.POSITION.values(position)}
             yield upsert("realtime_positions", of_position)
+        case made.KnowledgeChanged(job_id, knowledge):
+            yield upsert("realtime_knowledge", {"job_id": job_id, **schema.KNOWLEDGE.values(knowledge)})
         case made.HistoryPartSubmitted(request_id):
             yield update("realtime_history", {"submitted": True}, request_id=request_id)
         case _:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.history import RequestState
-from dexorder_common.model.realtime import StartedSubscription
+from dexorder_common.model.realtime import Knowledge, StartedSubscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.udf import UdfRegistration
 from dexorder_relay.state.history import HistoryState
@@ -20,6 +20,7 @@ from dexorder_relay.store.schema import (
     ABSENCE,
     HISTORY_PART,
     JOB,
+    KNOWLEDGE,
     LIVE,
     POSITION,
     REALTIME_JOB,
@@ -135,4 +136,9 @@ def read_realtime_jobs(connection: sqlite3.Connection) -> Iterator[RealtimeJob]:
     """Yield the realtime jobs with their positions, without their subscriptions."""
     for row in select(connection, "SELECT * FROM realtime_jobs ORDER BY id"):
         positions = select(connection, "SELECT * FROM realtime_positions WHERE job_id = ?", row["id"])
-        yield REALTIME_JOB.read(row, positions={each["period_seconds"]: POSITION.read(each) for each in positions})
+        known = next(select(connection, "SELECT * FROM realtime_knowledge WHERE job_id = ?", row["id"]), None)
+        yield REALTIME_JOB.read(
+            row,
+            positions={each["period_seconds"]: POSITION.read(each) for each in positions},
+            knowledge=KNOWLEDGE.read(known) if known else Knowledge(),
+        )

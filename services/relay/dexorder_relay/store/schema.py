@@ -6,7 +6,7 @@ from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.datasets import dataset_named
 from dexorder_common.model.history import HistoryRequest, IssuedDispatch, Outcome, RequestRecord
 from dexorder_common.model.instrument import InstrumentList, Series
-from dexorder_common.model.realtime import StartedSubscription
+from dexorder_common.model.realtime import Knowledge, StartedSubscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.udf import UdfRegistration
 from dexorder_relay.state.changes import RequestEnded
@@ -106,7 +106,10 @@ INSERT INTO sqlite_sequence (name, seq)
     VALUES ('requests', 0), ('notifications', 0), ('subscriptions', 0), ('triggers', 0), ('trigger_changes', 0),
         ('trigger_events', 0);
 """
-STEPS = (_VERSION_1,)
+_VERSION_2 = """
+CREATE TABLE realtime_knowledge (job_id INTEGER PRIMARY KEY, provisional TEXT NOT NULL, unchecked TEXT NOT NULL);
+"""
+STEPS = (_VERSION_1, _VERSION_2)
 """Steps that bring a file from each version to the next. A released step is never edited."""
 LAST_NUMBER, COVERAGE_READ = "dispatch", "coverage_read_ns"
 """Names in ``meta``: the last number of a dispatch, and the time at which coverage was last read from its table."""
@@ -133,6 +136,7 @@ REALTIME_JOB = Columns(
     *("id", "ticker", "dispatch_id", "sent", "dispatched_ns", "dispatches", "failures_in_a_row", "error"),
 )
 POSITION = Columns(SeriesPosition, "from_ns", "next_ns", "last_trade_id")
+KNOWLEDGE = Columns(Knowledge, "provisional", "unchecked")
 HISTORY_PART = Columns(HistoryPart)
 UDF = Columns(UdfRegistration)
 

@@ -125,6 +125,7 @@ class Candle(_message.Message):
     CLOSED_FIELD_NUMBER: _builtins.int
     AMENDS_FIELD_NUMBER: _builtins.int
     RECEIVED_NS_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
     period_seconds: _builtins.int
@@ -135,6 +136,8 @@ class Candle(_message.Message):
     """It was sent closed before and has changed, as a trade came late."""
     received_ns: _builtins.int
     """Time at which the ingestor received its newest trade, by its own clock, nanoseconds since the epoch; 0 without one."""
+    provisional: _builtins.bool
+    """A part of its time is provisional: only one source says that no further trade is in it."""
     @_builtins.property
     def ohlcv(self) -> _ohlcv_pb2.OHLCV:
         """The candle; of a running one, its state so far."""
@@ -148,10 +151,11 @@ class Candle(_message.Message):
         closed: _builtins.bool = ...,
         amends: _builtins.bool = ...,
         received_ns: _builtins.int = ...,
+        provisional: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ohlcv", b"ohlcv"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amends", b"amends", "closed", b"closed", "ohlcv", b"ohlcv", "period_seconds", b"period_seconds", "received_ns", b"received_ns", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amends", b"amends", "closed", b"closed", "ohlcv", b"ohlcv", "period_seconds", b"period_seconds", "provisional", b"provisional", "received_ns", b"received_ns", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,7 +136,9 @@ class CoverageRange(_message.Message):
     kind: Global___CoverageKind.ValueType
     """Content of each period."""
     provisional: _builtins.bool
-    """Of kind EMPTY: the absence is not final."""
+    """Of kind EMPTY: the absence is not final. Of kind ROWS: realtime has settled the range, but only one source says that no
+    further trade is in it.
+    """
     def __init__(
         self,
         *,

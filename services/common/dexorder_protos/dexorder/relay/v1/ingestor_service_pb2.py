@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_dot_v1_dot_annotations__pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2 as dexorder_dot_market_dot_v1_dot_market__pb2
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2 as dexorder_dot_market_dot_v1_dot_ohlcv__pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as dexorder_dot_relay_dot_v1_dot_history__service__pb2
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as dexorder_dot_relay_dot_v1_dot_operator__service__pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/ingestor_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1f\x64\x65xorder/market/v1/market.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a\'dexorder/relay/v1/history_service.proto\x1a(dexorder/relay/v1/operator_service.proto\x1a(dexorder/relay/v1/realtime_service.proto\"\xc3\x01\n\x11ReportPageRequest\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12 \n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1e\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x0f\n\x07\x63\x61ndles\x18\x04 \x01(\r\x12\x34\n\x05\x65mpty\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRangeB\x07\xaa\xd4\x18\x03(\x90N\x12\r\n\x05\x63\x61lls\x18\x06 \x01(\x04\"%\n\x12ReportPageResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"U\n\x12ReportDelayRequest\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12\'\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x18.dexorder.relay.v1.Delay\"&\n\x13ReportDelayResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"\xbc\x01\n\x18ReportInstrumentsRequest\x12\x1b\n\x08\x65xchange\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12>\n\x0binstruments\x18\x02 \x03(\x0b\x32\x1d.dexorder.relay.v1.InstrumentB\n\xaa\xd4\x18\x06\x08\x01(\xa0\x8d\x06\x12\x12\n\nfetched_ns\x18\x03 \x01(\x04\x12/\n\x07\x63\x61ndles\x18\x04 \x01(\x0b\x32\x1e.dexorder.relay.v1.CandleOffer\"\x1b\n\x19ReportInstrumentsResponse\"x\n\x15ResumeRealtimeRequest\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12\x13\n\x0bingestor_id\x18\x02 \x01(\t\x12\x1d\n\x10\x65xchange_time_ns\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_exchange_time_ns\"\x9a\x01\n\x16ResumeRealtimeResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\x12\x10\n\x08start_ns\x18\x02 \x01(\x04\x12\x1a\n\rlast_trade_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1e.dexorder.relay.v1.CandleStartB\x10\n\x0e_last_trade_id\"7\n\x0b\x43\x61ndleStart\x12\x16\n\x0eperiod_seconds\x18\x01 \x01(\r\x12\x10\n\x08start_ns\x18\x02 \x01(\x04\"T\n\x15ReportRealtimeRequest\x12;\n\x07reports\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.RealtimeReportB\x07\xaa\xd4\x18\x03(\x90N\"\xca\x01\n\x0eRealtimeReport\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12\x31\n\x06series\x18\x02 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12\x10\n\x08start_ns\x18\x03 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x04 \x01(\x04\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x1a\n\rlast_trade_id\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06lag_ns\x18\x07 \x01(\x04\x42\x10\n\x0e_last_trade_id\"0\n\x16ReportRealtimeResponse\x12\x16\n\x0e\x66\x65nced_job_ids\x18\x01 \x03(\t\"G\n\x15PushMarketDataRequest\x12.\n\x04jobs\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.JobMarketData\"\xa2\x01\n\rJobMarketData\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x06missed\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Missed\x12)\n\x06trades\x18\x03 \x03(\x0b\x32\x19.dexorder.market.v1.Trade\x12+\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1a.dexorder.market.v1.Candle\")\n\x16PushMarketDataResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x04\"p\n\x13WatchControlRequest\x12\x1e\n\x0bingestor_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12\x1d\n\texchanges\x18\x02 \x03(\tB\n\xaa\xd4\x18\x06 \x80\x02(\xe8\x07\x12\x1a\n\x06topics\x18\x03 \x03(\tB\n\xaa\xd4\x18\x06 \x80\x02(\xe8\x07\"`\n\x14WatchControlResponse\x12\x12\n\ncontrol_id\x18\x01 \x01(\x04\x12\x34\n\x07\x63ontrol\x18\x02 \x01(\x0b\x32#.dexorder.ingest.v1.IngestorControl\"d\n\x14ReportControlRequest\x12\x12\n\ncontrol_id\x18\x01 \x01(\x04\x12\x38\n\x06result\x18\x02 \x01(\x0b\x32 .dexorder.relay.v1.ControlResultB\x06\xaa\xd4\x18\x02\x08\x01\"\x17\n\x15ReportControlResponse2\xe6\x06\n\x0fIngestorService\x12^\n\nReportPage\x12$.dexorder.relay.v1.ReportPageRequest\x1a%.dexorder.relay.v1.ReportPageResponse\"\x03\x90\x02\x02\x12\x61\n\x0bReportDelay\x12%.dexorder.relay.v1.ReportDelayRequest\x1a&.dexorder.relay.v1.ReportDelayResponse\"\x03\x90\x02\x02\x12s\n\x11ReportInstruments\x12+.dexorder.relay.v1.ReportInstrumentsRequest\x1a,.dexorder.relay.v1.ReportInstrumentsResponse\"\x03\x90\x02\x02\x12j\n\x0eResumeRealtime\x12(.dexorder.relay.v1.ResumeRealtimeRequest\x1a).dexorder.relay.v1.ResumeRealtimeResponse\"\x03\x90\x02\x02\x12j\n\x0eReportRealtime\x12(.dexorder.relay.v1.ReportRealtimeRequest\x1a).dexorder.relay.v1.ReportRealtimeResponse\"\x03\x90\x02\x02\x12l\n\x0ePushMarketData\x12(.dexorder.relay.v1.PushMarketDataRequest\x1a).dexorder.relay.v1.PushMarketDataResponse\"\x03\x90\x02\x00(\x01\x12\x66\n\x0cWatchControl\x12&.dexorder.relay.v1.WatchControlRequest\x1a\'.dexorder.relay.v1.WatchControlResponse\"\x03\x90\x02\x02\x30\x01\x12g\n\rReportControl\x12\'.dexorder.relay.v1.ReportControlRequest\x1a(.dexorder.relay.v1.ReportControlResponse\"\x03\x90\x02\x02\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/ingestor_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1f\x64\x65xorder/market/v1/market.proto\x1a\x1e\x64\x65xorder/market/v1/ohlcv.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\x1a\'dexorder/relay/v1/history_service.proto\x1a(dexorder/relay/v1/operator_service.proto\x1a(dexorder/relay/v1/realtime_service.proto\"\xc3\x01\n\x11ReportPageRequest\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12 \n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1e\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x0f\n\x07\x63\x61ndles\x18\x04 \x01(\r\x12\x34\n\x05\x65mpty\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRangeB\x07\xaa\xd4\x18\x03(\x90N\x12\r\n\x05\x63\x61lls\x18\x06 \x01(\x04\"%\n\x12ReportPageResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"U\n\x12ReportDelayRequest\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12\'\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x18.dexorder.relay.v1.Delay\"&\n\x13ReportDelayResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"\xbc\x01\n\x18ReportInstrumentsRequest\x12\x1b\n\x08\x65xchange\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12>\n\x0binstruments\x18\x02 \x03(\x0b\x32\x1d.dexorder.relay.v1.InstrumentB\n\xaa\xd4\x18\x06\x08\x01(\xa0\x8d\x06\x12\x12\n\nfetched_ns\x18\x03 \x01(\x04\x12/\n\x07\x63\x61ndles\x18\x04 \x01(\x0b\x32\x1e.dexorder.relay.v1.CandleOffer\"\x1b\n\x19ReportInstrumentsResponse\"x\n\x15ResumeRealtimeRequest\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12\x13\n\x0bingestor_id\x18\x02 \x01(\t\x12\x1d\n\x10\x65xchange_time_ns\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_exchange_time_ns\"\x8b\x02\n\x16ResumeRealtimeResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\x12\x10\n\x08start_ns\x18\x02 \x01(\x04\x12\x1a\n\rlast_trade_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1e.dexorder.relay.v1.CandleStart\x12\x37\n\x0bprovisional\x18\x05 \x03(\x0b\x32\".dexorder.relay.v1.ProvisionalSpan\x12\x36\n\tunchecked\x18\x06 \x03(\x0b\x32#.dexorder.relay.v1.UncheckedCandlesB\x10\n\x0e_last_trade_id\"I\n\x0b\x43\x61ndleStart\x12\x16\n\x0eperiod_seconds\x18\x01 \x01(\r\x12\x10\n\x08start_ns\x18\x02 \x01(\x04\x12\x10\n\x08\x66irst_ns\x18\x03 \x01(\x04\"\x92\x01\n\x15ReportRealtimeRequest\x12;\n\x07reports\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.RealtimeReportB\x07\xaa\xd4\x18\x03(\x90N\x12<\n\x08statuses\x18\x02 \x03(\x0b\x32!.dexorder.relay.v1.RealtimeStatusB\x07\xaa\xd4\x18\x03(\x90N\"\xf4\x01\n\x0eRealtimeStatus\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12@\n\x0bprovisional\x18\x02 \x03(\x0b\x32\".dexorder.relay.v1.ProvisionalSpanB\x07\xaa\xd4\x18\x03(\xe8\x07\x12?\n\tunchecked\x18\x03 \x03(\x0b\x32#.dexorder.relay.v1.UncheckedCandlesB\x07\xaa\xd4\x18\x03(\xe8\x07\x12\x18\n\x10\x63orrected_trades\x18\x04 \x01(\x04\x12\x13\n\x0blate_trades\x18\x05 \x01(\x04\x12\x18\n\x07waiting\x18\x06 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x08\"\x93\x01\n\x10UncheckedCandles\x12\x1e\n\x0eperiod_seconds\x18\x01 \x01(\rB\x06\xaa\xd4\x18\x02\x08\x01\x12\x10\n\x08start_ns\x18\x02 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x03 \x01(\x04\x12\x13\n\x0b\x63omparisons\x18\x04 \x01(\r\x12(\n\x05ohlcv\x18\x05 \x01(\x0b\x32\x19.dexorder.market.v1.OHLCV\"\xca\x01\n\x0eRealtimeReport\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\xaa\xd4\x18\x02\x08\x01\x12\x31\n\x06series\x18\x02 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12\x10\n\x08start_ns\x18\x03 \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x04 \x01(\x04\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x1a\n\rlast_trade_id\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06lag_ns\x18\x07 \x01(\x04\x42\x10\n\x0e_last_trade_id\"0\n\x16ReportRealtimeResponse\x12\x16\n\x0e\x66\x65nced_job_ids\x18\x01 \x03(\t\"G\n\x15PushMarketDataRequest\x12.\n\x04jobs\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.JobMarketData\"\xa2\x01\n\rJobMarketData\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x06missed\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Missed\x12)\n\x06trades\x18\x03 \x03(\x0b\x32\x19.dexorder.market.v1.Trade\x12+\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1a.dexorder.market.v1.Candle\")\n\x16PushMarketDataResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x04\"p\n\x13WatchControlRequest\x12\x1e\n\x0bingestor_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12\x1d\n\texchanges\x18\x02 \x03(\tB\n\xaa\xd4\x18\x06 \x80\x02(\xe8\x07\x12\x1a\n\x06topics\x18\x03 \x03(\tB\n\xaa\xd4\x18\x06 \x80\x02(\xe8\x07\"`\n\x14WatchControlResponse\x12\x12\n\ncontrol_id\x18\x01 \x01(\x04\x12\x34\n\x07\x63ontrol\x18\x02 \x01(\x0b\x32#.dexorder.ingest.v1.IngestorControl\"d\n\x14ReportControlRequest\x12\x12\n\ncontrol_id\x18\x01 \x01(\x04\x12\x38\n\x06result\x18\x02 \x01(\x0b\x32 .dexorder.relay.v1.ControlResultB\x06\xaa\xd4\x18\x02\x08\x01\"\x17\n\x15ReportControlResponse2\xe6\x06\n\x0fIngestorService\x12^\n\nReportPage\x12$.dexorder.relay.v1.ReportPageRequest\x1a%.dexorder.relay.v1.ReportPageResponse\"\x03\x90\x02\x02\x12\x61\n\x0bReportDelay\x12%.dexorder.relay.v1.ReportDelayRequest\x1a&.dexorder.relay.v1.ReportDelayResponse\"\x03\x90\x02\x02\x12s\n\x11ReportInstruments\x12+.dexorder.relay.v1.ReportInstrumentsRequest\x1a,.dexorder.relay.v1.ReportInstrumentsResponse\"\x03\x90\x02\x02\x12j\n\x0eResumeRealtime\x12(.dexorder.relay.v1.ResumeRealtimeRequest\x1a).dexorder.relay.v1.ResumeRealtimeResponse\"\x03\x90\x02\x02\x12j\n\x0eReportRealtime\x12(.dexorder.relay.v1.ReportRealtimeRequest\x1a).dexorder.relay.v1.ReportRealtimeResponse\"\x03\x90\x02\x02\x12l\n\x0ePushMarketData\x12(.dexorder.relay.v1.PushMarketDataRequest\x1a).dexorder.relay.v1.PushMarketDataResponse\"\x03\x90\x02\x00(\x01\x12\x66\n\x0cWatchControl\x12&.dexorder.relay.v1.WatchControlRequest\x1a\'.dexorder.relay.v1.WatchControlResponse\"\x03\x90\x02\x02\x30\x01\x12g\n\rReportControl\x12\'.dexorder.relay.v1.ReportControlRequest\x1a(.dexorder.relay.v1.ReportControlResponse\"\x03\x90\x02\x02\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,6 +58,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESUMEREALTIMEREQUEST'].fields_by_name['job_id']._serialized_options = b'\252\324\030\002\010\001'
   _globals['_REPORTREALTIMEREQUEST'].fields_by_name['reports']._loaded_options = None
   _globals['_REPORTREALTIMEREQUEST'].fields_by_name['reports']._serialized_options = b'\252\324\030\003(\220N'
+  _globals['_REPORTREALTIMEREQUEST'].fields_by_name['statuses']._loaded_options = None
+  _globals['_REPORTREALTIMEREQUEST'].fields_by_name['statuses']._serialized_options = b'\252\324\030\003(\220N'
+  _globals['_REALTIMESTATUS'].fields_by_name['job_id']._loaded_options = None
+  _globals['_REALTIMESTATUS'].fields_by_name['job_id']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_REALTIMESTATUS'].fields_by_name['provisional']._loaded_options = None
+  _globals['_REALTIMESTATUS'].fields_by_name['provisional']._serialized_options = b'\252\324\030\003(\350\007'
+  _globals['_REALTIMESTATUS'].fields_by_name['unchecked']._loaded_options = None
+  _globals['_REALTIMESTATUS'].fields_by_name['unchecked']._serialized_options = b'\252\324\030\003(\350\007'
+  _globals['_REALTIMESTATUS'].fields_by_name['waiting']._loaded_options = None
+  _globals['_REALTIMESTATUS'].fields_by_name['waiting']._serialized_options = b'\252\324\030\003 \200\010'
+  _globals['_UNCHECKEDCANDLES'].fields_by_name['period_seconds']._loaded_options = None
+  _globals['_UNCHECKEDCANDLES'].fields_by_name['period_seconds']._serialized_options = b'\252\324\030\002\010\001'
   _globals['_REALTIMEREPORT'].fields_by_name['job_id']._loaded_options = None
   _globals['_REALTIMEREPORT'].fields_by_name['job_id']._serialized_options = b'\252\324\030\002\010\001'
   _globals['_REALTIMEREPORT'].fields_by_name['series']._loaded_options = None
@@ -87,44 +100,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INGESTORSERVICE'].methods_by_name['WatchControl']._serialized_options = b'\220\002\002'
   _globals['_INGESTORSERVICE'].methods_by_name['ReportControl']._loaded_options = None
   _globals['_INGESTORSERVICE'].methods_by_name['ReportControl']._serialized_options = b'\220\002\002'
-  _globals['_REPORTPAGEREQUEST']._serialized_start=322
-  _globals['_REPORTPAGEREQUEST']._serialized_end=517
-  _globals['_REPORTPAGERESPONSE']._serialized_start=519
-  _globals['_REPORTPAGERESPONSE']._serialized_end=556
-  _globals['_REPORTDELAYREQUEST']._serialized_start=558
-  _globals['_REPORTDELAYREQUEST']._serialized_end=643
-  _globals['_REPORTDELAYRESPONSE']._serialized_start=645
-  _globals['_REPORTDELAYRESPONSE']._serialized_end=683
-  _globals['_REPORTINSTRUMENTSREQUEST']._serialized_start=686
-  _globals['_REPORTINSTRUMENTSREQUEST']._serialized_end=874
-  _globals['_REPORTINSTRUMENTSRESPONSE']._serialized_start=876
-  _globals['_REPORTINSTRUMENTSRESPONSE']._serialized_end=903
-  _globals['_RESUMEREALTIMEREQUEST']._serialized_start=905
-  _globals['_RESUMEREALTIMEREQUEST']._serialized_end=1025
-  _globals['_RESUMEREALTIMERESPONSE']._serialized_start=1028
-  _globals['_RESUMEREALTIMERESPONSE']._serialized_end=1182
-  _globals['_CANDLESTART']._serialized_start=1184
-  _globals['_CANDLESTART']._serialized_end=1239
-  _globals['_REPORTREALTIMEREQUEST']._serialized_start=1241
-  _globals['_REPORTREALTIMEREQUEST']._serialized_end=1325
-  _globals['_REALTIMEREPORT']._serialized_start=1328
-  _globals['_REALTIMEREPORT']._serialized_end=1530
-  _globals['_REPORTREALTIMERESPONSE']._serialized_start=1532
-  _globals['_REPORTREALTIMERESPONSE']._serialized_end=1580
-  _globals['_PUSHMARKETDATAREQUEST']._serialized_start=1582
-  _globals['_PUSHMARKETDATAREQUEST']._serialized_end=1653
-  _globals['_JOBMARKETDATA']._serialized_start=1656
-  _globals['_JOBMARKETDATA']._serialized_end=1818
-  _globals['_PUSHMARKETDATARESPONSE']._serialized_start=1820
-  _globals['_PUSHMARKETDATARESPONSE']._serialized_end=1861
-  _globals['_WATCHCONTROLREQUEST']._serialized_start=1863
-  _globals['_WATCHCONTROLREQUEST']._serialized_end=1975
-  _globals['_WATCHCONTROLRESPONSE']._serialized_start=1977
-  _globals['_WATCHCONTROLRESPONSE']._serialized_end=2073
-  _globals['_REPORTCONTROLREQUEST']._serialized_start=2075
-  _globals['_REPORTCONTROLREQUEST']._serialized_end=2175
-  _globals['_REPORTCONTROLRESPONSE']._serialized_start=2177
-  _globals['_REPORTCONTROLRESPONSE']._serialized_end=2200
-  _globals['_INGESTORSERVICE']._serialized_start=2203
-  _globals['_INGESTORSERVICE']._serialized_end=3073
+  _globals['_REPORTPAGEREQUEST']._serialized_start=354
+  _globals['_REPORTPAGEREQUEST']._serialized_end=549
+  _globals['_REPORTPAGERESPONSE']._serialized_start=551
+  _globals['_REPORTPAGERESPONSE']._serialized_end=588
+  _globals['_REPORTDELAYREQUEST']._serialized_start=590
+  _globals['_REPORTDELAYREQUEST']._serialized_end=675
+  _globals['_REPORTDELAYRESPONSE']._serialized_start=677
+  _globals['_REPORTDELAYRESPONSE']._serialized_end=715
+  _globals['_REPORTINSTRUMENTSREQUEST']._serialized_start=718
+  _globals['_REPORTINSTRUMENTSREQUEST']._serialized_end=906
+  _globals['_REPORTINSTRUMENTSRESPONSE']._serialized_start=908
+  _globals['_REPORTINSTRUMENTSRESPONSE']._serialized_end=935
+  _globals['_RESUMEREALTIMEREQUEST']._serialized_start=937
+  _globals['_RESUMEREALTIMEREQUEST']._serialized_end=1057
+  _globals['_RESUMEREALTIMERESPONSE']._serialized_start=1060
+  _globals['_RESUMEREALTIMERESPONSE']._serialized_end=1327
+  _globals['_CANDLESTART']._serialized_start=1329
+  _globals['_CANDLESTART']._serialized_end=1402
+  _globals['_REPORTREALTIMEREQUEST']._serialized_start=1405
+  _globals['_REPORTREALTIMEREQUEST']._serialized_end=1551
+  _globals['_REALTIMESTATUS']._serialized_start=1554
+  _globals['_REALTIMESTATUS']._serialized_end=1798
+  _globals['_UNCHECKEDCANDLES']._serialized_start=1801
+  _globals['_UNCHECKEDCANDLES']._serialized_end=1948
+  _globals['_REALTIMEREPORT']._serialized_start=1951
+  _globals['_REALTIMEREPORT']._serialized_end=2153
+  _globals['_REPORTREALTIMERESPONSE']._serialized_start=2155
+  _globals['_REPORTREALTIMERESPONSE']._serialized_end=2203
+  _globals['_PUSHMARKETDATAREQUEST']._serialized_start=2205
+  _globals['_PUSHMARKETDATAREQUEST']._serialized_end=2276
+  _globals['_JOBMARKETDATA']._serialized_start=2279
+  _globals['_JOBMARKETDATA']._serialized_end=2441
+  _globals['_PUSHMARKETDATARESPONSE']._serialized_start=2443
+  _globals['_PUSHMARKETDATARESPONSE']._serialized_end=2484
+  _globals['_WATCHCONTROLREQUEST']._serialized_start=2486
+  _globals['_WATCHCONTROLREQUEST']._serialized_end=2598
+  _globals['_WATCHCONTROLRESPONSE']._serialized_start=2600
+  _globals['_WATCHCONTROLRESPONSE']._serialized_end=2696
+  _globals['_REPORTCONTROLREQUEST']._serialized_start=2698
+  _globals['_REPORTCONTROLREQUEST']._serialized_end=2798
+  _globals['_REPORTCONTROLRESPONSE']._serialized_start=2800
+  _globals['_REPORTCONTROLRESPONSE']._serialized_end=2823
+  _globals['_INGESTORSERVICE']._serialized_start=2826
+  _globals['_INGESTORSERVICE']._serialized_end=3696
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ Reports of ingestors to the relay, beside the frames of the broker."""
 from collections import abc as _abc
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2 as _market_pb2
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2 as _ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as _common_pb2
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as _history_service_pb2
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as _operator_service_pb2
@@ -239,6 +240,8 @@ class ResumeRealtimeResponse(_message.Message):
     START_NS_FIELD_NUMBER: _builtins.int
     LAST_TRADE_ID_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
+    UNCHECKED_FIELD_NUMBER: _builtins.int
     current: _builtins.bool
     """False if the job_id is fenced, ended or unknown; the other fields are not set then."""
     start_ns: _builtins.int
@@ -252,6 +255,14 @@ class ResumeRealtimeResponse(_message.Message):
     def candles(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandleStart]:
         """Where the candles of each period of the dispatch begin."""
 
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.ProvisionalSpan]:
+        """Provisional spans of trades that the dispatch goes on to ask about: those of the last RealtimeStatus."""
+
+    @_builtins.property
+    def unchecked(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncheckedCandles]:
+        """Closed candles that are still to be compared with the exchange's own: those of the last RealtimeStatus."""
+
     def __init__(
         self,
         *,
@@ -259,10 +270,12 @@ class ResumeRealtimeResponse(_message.Message):
         start_ns: _builtins.int = ...,
         last_trade_id: _builtins.str | None = ...,
         candles: _abc.Iterable[Global___CandleStart] | None = ...,
+        provisional: _abc.Iterable[_realtime_service_pb2.ProvisionalSpan] | None = ...,
+        unchecked: _abc.Iterable[Global___UncheckedCandles] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "candles", b"candles", "current", b"current", "last_trade_id", b"last_trade_id", "start_ns", b"start_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "candles", b"candles", "current", b"current", "last_trade_id", b"last_trade_id", "provisional", b"provisional", "start_ns", b"start_ns", "unchecked", b"unchecked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
     _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
@@ -278,6 +291,7 @@ class CandleStart(_message.Message):
 
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
     START_NS_FIELD_NUMBER: _builtins.int
+    FIRST_NS_FIELD_NUMBER: _builtins.int
     period_seconds: _builtins.int
     """Candle period in seconds."""
     start_ns: _builtins.int
@@ -285,15 +299,18 @@ class CandleStart(_message.Message):
     future. If the candle can't be built, as its trades are gone, begin with a later one: the relay has history fetched
     for the candles between.
     """
+    first_ns: _builtins.int
+    """Open time of the first candle of all dispatches, nanoseconds since the epoch. A late trade amends candles from there on."""
     def __init__(
         self,
         *,
         period_seconds: _builtins.int = ...,
         start_ns: _builtins.int = ...,
+        first_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["period_seconds", b"period_seconds", "start_ns", b"start_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_ns", b"first_ns", "period_seconds", b"period_seconds", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -306,22 +323,118 @@ class ReportRealtimeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPORTS_FIELD_NUMBER: _builtins.int
+    STATUSES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___RealtimeReport]:
         """One report for each record, or for adjacent records of one series as one."""
+
+    @_builtins.property
+    def statuses(self) -> _containers.RepeatedCompositeFieldContainer[Global___RealtimeStatus]:
+        """What jobs know beside their records; of each job whenever it has changed."""
 
     def __init__(
         self,
         *,
         reports: _abc.Iterable[Global___RealtimeReport] | None = ...,
+        statuses: _abc.Iterable[Global___RealtimeStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports", "statuses", b"statuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportRealtimeRequest: _TypeAlias = ReportRealtimeRequest  # noqa: Y015
+
+@_typing.final
+class RealtimeStatus(_message.Message):
+    """What a realtime job knows beside its records. It takes the place of the status before, and is kept for the next
+    dispatch. An ingestor that sends none knows of no doubt.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
+    UNCHECKED_FIELD_NUMBER: _builtins.int
+    CORRECTED_TRADES_FIELD_NUMBER: _builtins.int
+    LATE_TRADES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The dispatch."""
+    corrected_trades: _builtins.int
+    """Trades of the dispatch whose values the exchange has corrected after they were recorded."""
+    late_trades: _builtins.int
+    """Trades of the dispatch that came after their time was settled."""
+    waiting: _builtins.str
+    """Reason for which it settles nothing; empty if it does."""
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.ProvisionalSpan]:
+        """Spans of trades that one source alone calls complete."""
+
+    @_builtins.property
+    def unchecked(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncheckedCandles]:
+        """Closed candles that are still to be compared with the exchange's own."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        provisional: _abc.Iterable[_realtime_service_pb2.ProvisionalSpan] | None = ...,
+        unchecked: _abc.Iterable[Global___UncheckedCandles] | None = ...,
+        corrected_trades: _builtins.int = ...,
+        late_trades: _builtins.int = ...,
+        waiting: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["corrected_trades", b"corrected_trades", "job_id", b"job_id", "late_trades", b"late_trades", "provisional", b"provisional", "unchecked", b"unchecked", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RealtimeStatus: _TypeAlias = RealtimeStatus  # noqa: Y015
+
+@_typing.final
+class UncheckedCandles(_message.Message):
+    """Adjacent closed candles of one period as one candle: the sum of their values. Candles are compared with the exchange's
+    own a minute after their end, and again after longer delays; what has been compared equally often is joined.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    COMPARISONS_FIELD_NUMBER: _builtins.int
+    OHLCV_FIELD_NUMBER: _builtins.int
+    period_seconds: _builtins.int
+    """Candle period in seconds."""
+    start_ns: _builtins.int
+    """Open time of the first one, nanoseconds since the epoch, on the period's grid."""
+    end_ns: _builtins.int
+    """End of the last one, nanoseconds since the epoch."""
+    comparisons: _builtins.int
+    """Comparisons in which they were equal."""
+    @_builtins.property
+    def ohlcv(self) -> _ohlcv_pb2.OHLCV:
+        """The candle that they make together; absent if none of them has a trade."""
+
+    def __init__(
+        self,
+        *,
+        period_seconds: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
+        comparisons: _builtins.int = ...,
+        ohlcv: _ohlcv_pb2.OHLCV | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ohlcv", b"ohlcv"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparisons", b"comparisons", "end_ns", b"end_ns", "ohlcv", b"ohlcv", "period_seconds", b"period_seconds", "start_ns", b"start_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncheckedCandles: _TypeAlias = UncheckedCandles  # noqa: Y015
 
 @_typing.final
 class RealtimeReport(_message.Message):

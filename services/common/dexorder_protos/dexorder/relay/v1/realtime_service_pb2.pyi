@@ -50,6 +50,34 @@ REALTIME_STATE_STOPPING: RealtimeState.ValueType  # 3
 """The relay has told its ingestor to stop: no subscription needs it any more, or one needs more data than it produces."""
 Global___RealtimeState: _TypeAlias = RealtimeState  # noqa: Y015
 
+class _ProvisionalReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProvisionalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProvisionalReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROVISIONAL_REASON_UNSPECIFIED: _ProvisionalReason.ValueType  # 0
+    """Not set; never sent."""
+    PROVISIONAL_REASON_MISSING_IDS: _ProvisionalReason.ValueType  # 1
+    """The exchange has left ids out, and shows no trade that has one of them."""
+    PROVISIONAL_REASON_IDS_BEGAN_AGAIN: _ProvisionalReason.ValueType  # 2
+    """The exchange's ids have begun again: nothing numbers the trades between the last of the old ids and the first new one."""
+    PROVISIONAL_REASON_ONE_SOURCE: _ProvisionalReason.ValueType  # 3
+    """Only one of socket and REST has been heard of this time."""
+
+class ProvisionalReason(_ProvisionalReason, metaclass=_ProvisionalReasonEnumTypeWrapper):
+    """Why a span of trades is provisional."""
+
+PROVISIONAL_REASON_UNSPECIFIED: ProvisionalReason.ValueType  # 0
+"""Not set; never sent."""
+PROVISIONAL_REASON_MISSING_IDS: ProvisionalReason.ValueType  # 1
+"""The exchange has left ids out, and shows no trade that has one of them."""
+PROVISIONAL_REASON_IDS_BEGAN_AGAIN: ProvisionalReason.ValueType  # 2
+"""The exchange's ids have begun again: nothing numbers the trades between the last of the old ids and the first new one."""
+PROVISIONAL_REASON_ONE_SOURCE: ProvisionalReason.ValueType  # 3
+"""Only one of socket and REST has been heard of this time."""
+Global___ProvisionalReason: _TypeAlias = ProvisionalReason  # noqa: Y015
+
 class _SlowClientPolicy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -323,6 +351,10 @@ class RealtimeJob(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     NEXT_ATTEMPT_NS_FIELD_NUMBER: _builtins.int
     SERIES_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
+    UNCONFIRMED_CANDLES_FIELD_NUMBER: _builtins.int
+    CORRECTED_TRADES_FIELD_NUMBER: _builtins.int
+    LATE_TRADES_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier."""
     state: Global___RealtimeState.ValueType
@@ -337,6 +369,12 @@ class RealtimeJob(_message.Message):
     """Reason for which the last dispatch ended early; empty if none has."""
     next_attempt_ns: _builtins.int
     """Time before which it is not dispatched again, nanoseconds since the epoch; absent if it does not wait for a time."""
+    unconfirmed_candles: _builtins.int
+    """Closed candles that no comparison with the exchange's own has confirmed yet."""
+    corrected_trades: _builtins.int
+    """Trades of the current dispatch whose values the exchange has corrected after they were recorded."""
+    late_trades: _builtins.int
+    """Trades of the current dispatch that came after their time was settled; they are stored."""
     @_builtins.property
     def params(self) -> _ingest_pb2.RealtimeParams:
         """What its subscriptions ask for together."""
@@ -344,6 +382,10 @@ class RealtimeJob(_message.Message):
     @_builtins.property
     def series(self) -> _containers.RepeatedCompositeFieldContainer[Global___RealtimeSeries]:
         """What is settled: trades first, then candles by period."""
+
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProvisionalSpan]:
+        """Spans before `settled_until_ns` that are complete by the word of one source only; by start."""
 
     def __init__(
         self,
@@ -357,10 +399,14 @@ class RealtimeJob(_message.Message):
         last_error: _builtins.str = ...,
         next_attempt_ns: _builtins.int | None = ...,
         series: _abc.Iterable[Global___RealtimeSeries] | None = ...,
+        provisional: _abc.Iterable[Global___ProvisionalSpan] | None = ...,
+        unconfirmed_candles: _builtins.int = ...,
+        corrected_trades: _builtins.int = ...,
+        late_trades: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns", "_next_attempt_ns", b"_next_attempt_ns", "dispatched_ns", b"dispatched_ns", "next_attempt_ns", b"next_attempt_ns", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns", "_next_attempt_ns", b"_next_attempt_ns", "dispatched_ns", b"dispatched_ns", "ingestor", b"ingestor", "last_error", b"last_error", "next_attempt_ns", b"next_attempt_ns", "params", b"params", "restarts", b"restarts", "series", b"series", "state", b"state", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns", "_next_attempt_ns", b"_next_attempt_ns", "corrected_trades", b"corrected_trades", "dispatched_ns", b"dispatched_ns", "ingestor", b"ingestor", "last_error", b"last_error", "late_trades", b"late_trades", "next_attempt_ns", b"next_attempt_ns", "params", b"params", "provisional", b"provisional", "restarts", b"restarts", "series", b"series", "state", b"state", "ticker", b"ticker", "unconfirmed_candles", b"unconfirmed_candles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dispatched_ns: _TypeAlias = _typing.Literal["dispatched_ns"]  # noqa: Y015
     _WhichOneofArgType__dispatched_ns: _TypeAlias = _typing.Literal["_dispatched_ns", b"_dispatched_ns"]  # noqa: Y015
@@ -372,6 +418,54 @@ class RealtimeJob(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_attempt_ns) -> _WhichOneofReturnType__next_attempt_ns | None: ...
 
 Global___RealtimeJob: _TypeAlias = RealtimeJob  # noqa: Y015
+
+@_typing.final
+class ProvisionalSpan(_message.Message):
+    """A span of trades that is settled, although only one source says that no further trade is in it. The exchange is asked
+    again 10 minutes, an hour and a day later; what it shows is stored then, and amends its candles.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FIRST_ID_FIELD_NUMBER: _builtins.int
+    LAST_ID_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
+    start_ns: _builtins.int
+    """First nanosecond since the epoch of the span."""
+    end_ns: _builtins.int
+    """First nanosecond since the epoch after the span."""
+    reason: Global___ProvisionalReason.ValueType
+    """Why it is provisional."""
+    first_id: _builtins.str
+    """The first id that no source has shown; empty if none is known."""
+    last_id: _builtins.str
+    """The last id that no source has shown; empty if none is known."""
+    since_ns: _builtins.int
+    """Time since which it is provisional, nanoseconds since the epoch."""
+    queries: _builtins.int
+    """Number of times that the exchange was asked again, and had nothing."""
+    def __init__(
+        self,
+        *,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
+        reason: Global___ProvisionalReason.ValueType = ...,
+        first_id: _builtins.str = ...,
+        last_id: _builtins.str = ...,
+        since_ns: _builtins.int = ...,
+        queries: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ns", b"end_ns", "first_id", b"first_id", "last_id", b"last_id", "queries", b"queries", "reason", b"reason", "since_ns", b"since_ns", "start_ns", b"start_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProvisionalSpan: _TypeAlias = ProvisionalSpan  # noqa: Y015
 
 @_typing.final
 class RealtimeSeries(_message.Message):
@@ -554,21 +648,27 @@ class LiveState(_message.Message):
 
     TICKER_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier."""
     state: Global___RealtimeState.ValueType
     """State of its job; WAITING if it has no subscription. After a change to RUNNING, live data starts again and may repeat
     trades; the tables have the data of the gap.
     """
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProvisionalSpan]:
+        """Provisional spans of its trades, by start. A change of them sends the state again."""
+
     def __init__(
         self,
         *,
         ticker: _builtins.str = ...,
         state: Global___RealtimeState.ValueType = ...,
+        provisional: _abc.Iterable[Global___ProvisionalSpan] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["provisional", b"provisional", "state", b"state", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

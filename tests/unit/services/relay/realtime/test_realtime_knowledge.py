@@ -1,0 +1,103 @@
+"""What a realtime job knows beside its records, through a real relay: shown, kept over its death, given to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dexorder_common.model.periods import ceil_to_grid
+from dexorder_common.model.realtime import Knowledge, ProvisionalReason, ProvisionalSpan, UncheckedCandles
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
+from dexorder_relay.state.realtime_job import RealtimeJob, SeriesPosition
+from tests.unit.services.relay.harness import TICKER, Suite, refused, suite
+from tests.unit.services.relay.realtime.worker import at_work, resume, the_job, worker
+
+MINUTE_NS = 60 * SECOND_NS
+SPAN = pb.ProvisionalSpan(
+    start_ns=5, end_ns=9, reason=pb.PROVISIONAL_REASON_MISSING_IDS, first_id="7", last_id="8", since_ns=11, queries=1
+)
+
+
+def _candles(opens: int = 0, **values: Any) -> ipb.UncheckedCandles:
+    ohlcv = ohlcv_pb2.OHLCV(open_time_ns=opens, open=1, high=4, low=1, close=3, volume=2.5, trade_count=3)
+    span: dict[str, Any] = {"start_ns": opens, "end_ns": opens + MINUTE_NS}
+    return ipb.UncheckedCandles(**{"period_seconds": 60, "ohlcv": ohlcv, **span, **values})
+
+
+async def _tell(s: Suite, job_id: str, **fields: Any) -> None:
+    status = ipb.RealtimeStatus(job_id=job_id, **fields)
+    await s.ingestors.ReportRealtime(ipb.ReportRealtimeRequest(statuses=[status]))
+
+
+async def test_the_next_dispatch_goes_on_with_what_the_one_before_knew(tmp_path: Path) -> None:
+    async with suite(tmp_path, lease_seconds=1) as s:
+        _, sent = await at_work(s, 60)
+        confirmed = _candles(MINUTE_NS, comparisons=1)
+        empty = ipb.UncheckedCandles(period_seconds=60, start_ns=2 * MINUTE_NS, end_ns=3 * MINUTE_NS)
+        await _tell(s, sent.job_id, provisional=[SPAN], unchecked=[_candles(), confirmed, empty], late_trades=4)
+        job = await the_job(s)
+        assert list(job.provisional) == [SPAN] and (job.unconfirmed_candles, job.late_trades) == (2, 4)
+    async with suite(tmp_path, lease_seconds=1) as s:
+        second = worker(s)
+        await second.ready()
+        again = await second.job()
+        begun = await resume(s, again.job_id)
+        assert list(begun.provisional) == [SPAN]
+        assert list(begun.unchecked) == [_candles(), confirmed, empty]
+        assert (await the_job(s)).late_trades == 0, "it counts those of the current dispatch"
+        await _tell(s, sent.job_id)
+        assert list((await the_job(s)).provisional) == [SPAN], "the word of a fenced dispatch counts for nothing"
+        await _tell(s, again.job_id)
+        assert not (await the_job(s)).provisional
+
+
+async def test_the_reason_of_a_job_that_settles_nothing_is_its_error(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        _, sent = await at_work(s)
+        await _tell(s, sent.job_id, waiting="REST is behind")
+        assert (await the_job(s)).last_error == "REST is behind"
+        await _tell(s, sent.job_id)
+        assert (await the_job(s)).last_error == ""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"provisional": [pb.ProvisionalSpan(start_ns=9, end_ns=5)]},
+        {"provisional": [SPAN] * 1_001},
+        {"unchecked": [_candles(1)]},
+        {"unchecked": [_candles(period_seconds=61)]},
+        {"waiting": "x" * 1_025},
+    ],
+    ids=["reversed", "too many", "off the grid", "no period", "too long"],
+)
+async def test_a_status_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path: Path, fields: Any) -> None:
+    async with suite(tmp_path) as s:
+        _, sent = await at_work(s)
+        await _tell(s, sent.job_id, provisional=[SPAN])
+        with refused(grpc.StatusCode.INVALID_ARGUMENT):
+            await _tell(s, sent.job_id, **fields)
+        assert list((await the_job(s)).provisional) == [SPAN]
+
+
+def test_a_provisional_span_is_whole_candles_of_a_period() -> None:
+    doubt = ProvisionalSpan(TimeRange(MINUTE_NS + 5, MINUTE_NS + 9), ProvisionalReason.MISSING_IDS)
+    job = RealtimeJob(1, TICKER, knowledge=Knowledge((doubt,)))
+    assert job.provisional_in(0, TimeRange(0, 9 * MINUTE_NS)) == [doubt.span]
+    assert job.provisional_in(60, TimeRange(0, 9 * MINUTE_NS)) == [TimeRange(MINUTE_NS, 2 * MINUTE_NS)]
+    assert job.provisional_in(60, TimeRange(0, MINUTE_NS)) == []
+
+
+def test_candles_of_a_period_that_nobody_asks_for_are_forgotten() -> None:
+    job = RealtimeJob(1, TICKER, positions={60: SeriesPosition(0, ceil_to_grid(1, 60))})
+    kept, dropped = (UncheckedCandles(period, TimeRange(0, 300 * SECOND_NS), 0, None) for period in (60, 300))
+    assert job.learn(Knowledge(unchecked=(kept, dropped))) == (True, False)
+    assert job.knowledge.unchecked == (kept,)
+    assert job.learn(Knowledge(unchecked=(kept, dropped))) == (False, False)
