@@ -95,26 +95,11 @@ PAGES: Mapping[str, Page] = {
     "CONTRIBUTING.md": Page((NotRun("make quick", ON_CI), NotRun("make setup", ON_CI))),
     "README.md": Page(
         (
-            NotRun("make demo", ON_CI),
+            NotRun("git clone", ON_CI),
             Run("$ dexorder up", {"dexorder up": "cat $SUITE/up.log"}, unlike=rf"{TIME}|chart: .*"),
             Run("from dexorder import Client", then="assert len(frame) == 336"),
-            Run(
-                "dexorder markets SIM",
-                {
-                    "dexorder history --resume": f"{INTERRUPTED} || dexorder history --resume",
-                    **WATCH,
-                    "tail ID": "list",
-                },
-            ),
-            Run(
-                "$ grpcurl",
-                {SUBSCRIBE: f"{CTRL_C} completed_at {SUBSCRIBE}"},
-                unlike=r'"(epoch|sequence|oldest_sequence|count|offset)": "\w+"',
-            ),
-            Run("$ dexorder events tail"),
+            Run("dexorder coverage BTC/USDT.SIM", {**WATCH, "tail ID": "list"}),
         ),
-        prepared_by="printf 'BTC/USDT.SIM\\n# and\\nETH/USDT.SIM\\n' > tickers.txt",
-        tools=("grpcurl",),
     ),
     "docs/cep.md": Page(
         tuple(
@@ -206,6 +191,16 @@ END
             Run("curl -X POST"),
         ),
         tools=("grpcurl", "curl"),
+    ),
+    "docs/grpcurl.md": Page(
+        (
+            Run(
+                "$ grpcurl",
+                {SUBSCRIBE: f"{CTRL_C} completed_at {SUBSCRIBE}"},
+                unlike=r'"(epoch|sequence|oldest_sequence|count|offset)": "\w+"',
+            ),
+        ),
+        tools=("grpcurl",),
     ),
     "docs/ingestor.md": Page((Read("exchanges:", readers.exchanges),)),
     "docs/other-languages.md": Page(
