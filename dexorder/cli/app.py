@@ -24,6 +24,8 @@ from dexorder.cli.terminal.options import (
     Since,
     Ticker,
     Until,
+    choices,
+    complete_period,
     example,
     split_periods,
 )
@@ -102,7 +104,13 @@ def up(
 
 @app.command(epilog=example("dexorder serve relay"))
 def serve(
-    part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, udsource, spark or sim")],
+    part: Annotated[
+        str,
+        typer.Argument(
+            help="relay, ingestor, gateway, udsource, spark or sim",
+            autocompletion=choices("relay", "ingestor", "gateway", "udsource", "spark", "sim"),
+        ),
+    ],
     check: Annotated[
         bool, typer.Option("--check", help="Only check its settings; exit code 1 if one is invalid")
     ] = False,
@@ -127,6 +135,7 @@ def history(
             metavar="TICKER... PERIOD",
             show_default=False,
             help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h ... or seconds; with --resume: the run's id",
+            autocompletion=complete_period,
         ),
     ] = None,
     since: Since = None,

@@ -22,6 +22,7 @@ from dexorder_common.model.periods import (
     floor_to_grid,
 )
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
 
 
 def make_request(
@@ -78,6 +79,17 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
         if end_ns <= start_ns:
             raise InvalidRequest(f"since {since} and until {until} are in the same {PERIODS[seconds]} candle")
         return seconds, check_span(start_ns, end_ns, seconds, GIVEN_FIELDS)
+
+
+def closed_part(span: TimeRange, period_seconds: int, *, now_ns: int | None = None) -> TimeRange:
+    """Return the part of a range whose candles are closed now; RequestRefused if it has none."""
+    closed_ns = floor_to_grid(time.time_ns() if now_ns is None else now_ns, period_seconds)
+    if span.start_ns >= closed_ns:
+        raise RequestRefused(
+            f"since {iso(span.start_ns)}: no {PERIODS[period_seconds]} candle from there on is closed yet; the last "
+            f"closed one ends at {iso(closed_ns)}"
+        )
+    return TimeRange(span.start_ns, min(span.end_ns, closed_ns))
 
 
 def covered_dataset(period: str | int) -> Dataset:

@@ -14,10 +14,10 @@ from dexorder.cli.history.runs import Run, RunStore, parse_tickers
 from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
 from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
-from dexorder.cli.terminal.unknown import refuse_unknown
+from dexorder.cli.terminal.unknown import Listings, refuse_unknown
 from dexorder.client.async_client import AsyncClient
 from dexorder.client.connection import relay_address
-from dexorder.client.inputs import check_limit, read_part, read_range
+from dexorder.client.inputs import check_limit, closed_part, read_part, read_range
 from dexorder.client.requests import Ended, history_error, history_span, new_request_id, without_repeats
 from dexorder.client.table_rows import in_thread, read_span
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
@@ -26,6 +26,7 @@ from dexorder_common import tracing
 from dexorder_common.model.coverage import CoverageKind
 from dexorder_common.model.history import RequestStatus, id_json, range_json
 from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import iso
 
 
 def new_run(
@@ -43,7 +44,8 @@ def new_run(
 ) -> Run:
     """Return the run that the arguments describe; ValueError if one is missing or contradicts another.
 
-    ``words`` are tickers, then the period; ``file`` has more tickers, one per line, and is stdin if it is ``-``.
+    ``words`` are tickers, then the period; ``file`` has more tickers, one per line, and is stdin if it is ``-``. A
+    range that reaches into the future ends at the last closed candle.
     """
     tickers, period = _tickers(words, file)
     if since is None:
@@ -55,7 +57,10 @@ def new_run(
     check_limit(limit)
     if refresh and limit is not None:
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
-    seconds, span = read_range(period, since, until or "now")
+    seconds, given = read_range(period, since, until or "now")
+    span = closed_part(given, seconds)
+    if span != given and until is not None:
+        output.stderr().print(f"--until {until} is in the future: the answer ends at {iso(span.end_ns)}")
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
     out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
     options = replace(options, out=out, plot=plot)
@@ -140,6 +145,7 @@ class OneFollower:
             return await self._follow(client, on_note)
 
     async def _follow(self, client: AsyncClient, on_note: Callable[[str], None]) -> int:
+        await Listings(client).refuse_unknown(self._request.ticker, self._request.period_seconds)
         with history_span(self._request):
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
                 ended = await client.requests.fetch(

@@ -15,6 +15,7 @@ from dexorder.cli.history.runs import Run
 from dexorder.cli.rows.options import STDOUT
 from dexorder.cli.rows.sinks import FileRows, file_rows
 from dexorder.cli.terminal import output, progress
+from dexorder.cli.terminal.unknown import Listings
 from dexorder.client.async_client import AsyncClient
 from dexorder.client.many import SharedQuota
 from dexorder.client.requests import Ended, history_span, without_repeats
@@ -88,6 +89,7 @@ class ManyFollower:
         self._accepted: set[int] = set()
         self._quota = SharedQuota(self._on_note)
         self._common: FileRows | None = None
+        self._listings: Listings | None = None
         self._common_lock = asyncio.Lock()
 
     async def follow(self) -> int:
@@ -119,7 +121,7 @@ class ManyFollower:
         return f"{done} of {total} tickers are done, {running} continue at the relay, {left} are not submitted"
 
     async def _process_all(self, client: AsyncClient, shown: progress.ManyProgress) -> None:
-        indices = iter(range(len(self._run.tickers)))
+        indices, self._listings = iter(range(len(self._run.tickers))), Listings(client)
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
                 for _ in range(min(self._parallel, len(self._run.tickers))):
@@ -157,6 +159,8 @@ class ManyFollower:
     ) -> Result:
         ticker, request_id = request.ticker, request.request_id
         try:
+            assert self._listings is not None, "set before any worker starts"
+            await self._listings.refuse_unknown(ticker, request.period_seconds)
             on_progress = shown.started(request)
             await self._quota.submit(client, request)
         except (errors.RequestRefused, errors.NotAllowed) as error:

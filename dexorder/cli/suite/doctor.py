@@ -21,7 +21,7 @@ from dexorder.setup.config import SetupError
 from dexorder.setup.manifest import check_folder, parse_lock
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
-from dexorder.supervisor.state import default_directory, process_alive, read_state
+from dexorder.supervisor.state import default_directory, registered, running_suite
 from dexorder_common.config import BadSettings, read_settings, state_folder
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.rpc.channel import open_sync_channel
@@ -123,10 +123,10 @@ def _state(_: SuiteOptions) -> Iterator[Finding]:
 
 
 def _ports(options: SuiteOptions) -> Iterator[Finding]:
-    suite = read_state(options.directory)
-    if suite is not None and process_alive(suite.pid):
-        yield Finding("ports", True, f"in use by the suite that runs in {options.directory} (process {suite.pid})")
-        return
+    for directory in dict.fromkeys((options.directory, registered(options.ports.relay))):
+        if directory is not None and (suite := running_suite(directory)) is not None:
+            yield Finding("ports", True, f"in use by the suite that runs in {directory} (process {suite.pid})")
+            return
     if taken := ports_in_use(options):
         listed = ", ".join(f"{port} ({part})" for part, _, port in taken)
         advice = "stop the processes that use them, or choose other ports: `up --base-port N`"

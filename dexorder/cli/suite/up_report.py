@@ -16,11 +16,15 @@ _TAIL_BYTES = 4_096
 _EVENT = re.compile(r"^\S+Z \[\w+ *\] (.+?)(?: {2,}|$)", re.MULTILINE)
 
 
-def newest_event(log: Path) -> str:
-    """Return the text of the newest entry of a part's log, without its fields."""
+def newest_event(log: Path, begin: int = 0) -> str:
+    """Return the text of the newest entry of a part's log, without its fields.
+
+    Args:
+        begin: Number of bytes at its start that earlier runs have written.
+    """
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         text = ""
@@ -36,6 +40,8 @@ class ConsoleReporter:
         self._started = time.monotonic()
         self._stopping = False
         self._waits_printed = 0
+        logs = (options.directory / "logs").glob("*.log")
+        self._begins = {log.stem: log.stat().st_size for log in logs}
         count = len(options.parts)
         self._print(f"starting {count} part{'s' if count > 1 else ''} in {options.directory}")
 
@@ -80,7 +86,8 @@ class ConsoleReporter:
         seconds = int(time.monotonic() - self._started)
         if seconds >= self._waits_printed + _WAIT_SECONDS:
             self._waits_printed = seconds
-            self._print("waiting for " + ", ".join(f"{name} ({newest_event(log)})" for name, log in logs.items()))
+            events = {name: newest_event(log, self._begins.get(name, 0)) for name, log in logs.items()}
+            self._print("waiting for " + ", ".join(f"{name} ({event})" for name, event in events.items()))
 
     def note(self, text: str) -> None:
         """Print a step before the first part starts."""

@@ -23,7 +23,8 @@ def choices(*names: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def _complete_period(incomplete: str) -> list[str]:
+def complete_period(incomplete: str) -> list[str]:
+    """Return the names of periods that begin so."""
     from dexorder_common.model.periods import PERIOD_SECONDS
 
     return [name for name in PERIOD_SECONDS if name.startswith(incomplete)]
@@ -39,7 +40,7 @@ Relay = Annotated[
 ]
 Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE", show_default=False)]
 Period = Annotated[
-    str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds", show_default=False, autocompletion=_complete_period)
+    str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds", show_default=False, autocompletion=complete_period)
 ]
 Since = Annotated[
     str | None,

@@ -22,6 +22,31 @@ async def refuse_unknown(client: dexorder.AsyncClient, ticker: str, period: str 
         raise RequestRefused(f"{problem}, and nothing of it is stored")
 
 
+class Listings:
+    """Markets of the exchanges as their ingestors have reported them, each exchange's list fetched once."""
+
+    def __init__(self, client: dexorder.AsyncClient) -> None:
+        self._client = client
+        self._symbols: dict[str, asyncio.Task[list[str] | None]] = {}
+
+    async def refuse_unknown(self, ticker: str, period: str | int) -> None:
+        """Raise RequestRefused as the function of this name; nothing where no ingestor has reported the exchange."""
+        symbol, _, venue = ticker.rpartition(".")
+        if venue not in self._symbols:
+            self._symbols[venue] = asyncio.create_task(self._fetch(venue))
+        listed = await self._symbols[venue]
+        if listed is None or not (problem := _problem_with(symbol, venue, listed)):
+            return
+        if not (await self._client.series.coverage(ticker, period)).known:
+            raise RequestRefused(f"{problem}, and nothing of it is stored")
+
+    async def _fetch(self, venue: str) -> list[str] | None:
+        try:
+            return await _symbols(self._client, venue)
+        except (VenueUnknown, RequestRefused):
+            return None  # the relay itself says what is wrong with the exchange
+
+
 async def refuse_unlisted(client: dexorder.AsyncClient, *tickers: str) -> None:
     """Raise RequestRefused if the exchange does not list one of the markets, as far as its ingestors have reported."""
     for ticker in tickers:
@@ -51,13 +76,21 @@ def refuse_misspelt(relay: str | None, *tickers: str) -> None:
 async def _problem(client: dexorder.AsyncClient, ticker: str) -> str:
     """Return why a ticker seems to be misspelt; empty if it is listed."""
     symbol, _, venue = ticker.rpartition(".")
-    listed = [each.ticker.removesuffix(f".{venue}") for each in (await client.markets(venue)).markets]
+    return _problem_with(symbol, venue, await _symbols(client, venue))
+
+
+async def _symbols(client: dexorder.AsyncClient, venue: str) -> list[str]:
+    return [each.ticker.removesuffix(f".{venue}") for each in (await client.markets(venue)).markets]
+
+
+def _problem_with(symbol: str, venue: str, listed: list[str]) -> str:
+    """Return why a symbol seems to be misspelt; empty if it is listed."""
     if symbol in listed:
         return ""
-    near = get_close_matches(symbol.upper(), listed, n=3, cutoff=_NEAR)
+    near = get_close_matches(symbol.upper().replace("-", "/"), listed, n=3, cutoff=_NEAR)
     meant = (
         f"did you mean {' or '.join(f'{each}.{venue}' for each in near)}?"
         if near
         else f"see `dexorder markets {venue}`"
     )
-    return f"{ticker!r} is not a market of {venue} ({meant})"
+    return f"{f'{symbol}.{venue}'!r} is not a market of {venue} ({meant})"

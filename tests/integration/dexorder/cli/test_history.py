@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import Result
 
 from dexorder.cli.rows import sinks
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER, Warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 from tests.rig.command import dexorder
@@ -263,4 +265,45 @@ def test_contradicting_or_missing_arguments(fake: FakeRelay, tmp_dir: Path, argu
     result = dexorder("history", *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
+    assert not fake.submitted
+
+
+LISTED = history_pb.ListInstrumentsResponse(instruments=[history_pb.Instrument(ticker=TICKER)])
+ANOTHER = "BCT/USDT.SIM"
+
+
+def test_ticker_that_the_exchange_does_not_list_is_refused_before_it_is_requested(
+    fake: FakeRelay, tmp_dir: Path
+) -> None:
+    fake.markets["SIM"] = LISTED
+    result = dexorder("history", ANOTHER, *ASKED[2:])
+    assert result.exit_code == 2
+    assert f"{ANOTHER!r} is not a market of SIM (did you mean {TICKER}?), and nothing of it is stored" in result.stderr
+    assert not fake.submitted
+    assert "no unfinished run" in dexorder("history", "--resume").stderr
+    assert run().exit_code == 0
+
+
+def test_unlisted_ticker_of_many_is_refused_and_the_others_are_fetched(fake: FakeRelay, tmp_dir: Path) -> None:
+    fake.markets["SIM"] = LISTED
+    (tmp_dir / "tickers").write_text(f"{TICKER}\n{ANOTHER}\n")
+    result = run_many("tickers", "--json", "--quiet")
+    assert result.exit_code == 1
+    found = {each["ticker"]: each["status"] for each in map(json.loads, result.stdout.splitlines())}
+    assert found == {TICKER: "OK", ANOTHER: "REFUSED"}
+    assert [each.ticker for each in fake.submitted] == [TICKER]
+
+
+def test_end_in_the_future_is_the_last_closed_candle(fake: FakeRelay) -> None:
+    result = dexorder("history", TICKER, "1d", "--since", "-3d", "--until", "2090-01-01")
+    assert "--until 2090-01-01 is in the future: the answer ends at " in result.stderr
+    (request,) = fake.submitted
+    day_ns = 24 * HOUR_NS
+    assert request.end_time == time.time_ns() // day_ns * day_ns
+    assert request.end_time - request.start_time == 3 * day_ns
+
+
+def test_range_in_the_future_is_refused(fake: FakeRelay) -> None:
+    result = dexorder("history", TICKER, "1h", "--since", "2090-01-01", "--until", "2090-01-02")
+    assert result.exit_code == 2 and "no 1h candle from there on is closed yet" in result.stderr
     assert not fake.submitted

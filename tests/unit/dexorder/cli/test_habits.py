@@ -240,6 +240,9 @@ def test_an_error_is_printed_as_it_is(fake: FakeRelay) -> None:
     assert not {"\x1b", "\x9b", "\u202e"} & set(result.stdout)
 
 
+AFTER_PERIODS = ["--format", "jsonl", "udsource", "15m"]
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     """The script that the command shows, in a real bash: what a person gets who presses TAB."""
@@ -259,10 +262,12 @@ press dexorder requests list --state R
 press dexorder read BTC/USDT.SIM 1
 press dexorder read --form
 press dexorder read --format j
+press dexorder serve u
+press dexorder history BTC/USDT.SIM 15
 """
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SHELL": "/bin/bash"}
     run = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=110)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    assert lines[0] == "history" and lines[1] == "RUNNING" and lines[3:] == ["--format", "jsonl"], run.stdout
+    assert lines[0] == "history" and lines[1] == "RUNNING" and lines[3:] == AFTER_PERIODS, run.stdout
     assert {"1m", "1h", "1d", "1w"} <= set(lines[2].split())

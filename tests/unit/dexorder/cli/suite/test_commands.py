@@ -136,6 +136,12 @@ def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, 
     write(tmp_dir, supervisor=os.getpid())
     (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))
     assert ports.ok and "in use by the suite" in ports.detail
+    elsewhere = SuiteOptions(tmp_dir / "elsewhere", Ports(sim=answering))
+    (ports,) = doctor._ports(elsewhere)
+    assert not ports.ok
+    register(elsewhere.ports.relay, tmp_dir)
+    (ports,) = doctor._ports(elsewhere)
+    assert ports.ok and f"in use by the suite that runs in {tmp_dir} " in ports.detail
 
 
 def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,25 @@ def test_the_newest_event_of_a_log(tmp_path: Path) -> None:
     assert newest_event(log) == "opening the tables"
 
 
+def test_a_part_is_not_described_by_the_log_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("dexorder.cli.suite.up_report.time.monotonic", lambda: seconds[0])
+    log = tmp_path / "logs" / "relay.log"
+    log.parent.mkdir()
+    log.write_text("2026-11-25T23:13:12.560471Z [info     ] drained\n")
+    reporter = ConsoleReporter(SuiteOptions(tmp_path))
+    seconds[0] = 3.0
+    reporter.waiting({"relay": log})
+    with log.open("a") as file:
+        file.write("2026-11-25T23:14:12.560471Z [info     ] listening\n")
+    seconds[0] = 6.0
+    reporter.waiting({"relay": log})
+    printed = [line for line in capsys.readouterr().out.splitlines() if "waiting" in line]
+    assert printed == ["[  3.0 s] waiting for relay (starting)", "[  6.0 s] waiting for relay (listening)"]
+
+
 @pytest.mark.parametrize(
     ("options", "is_said"),
     [
