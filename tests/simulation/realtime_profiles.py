@@ -87,6 +87,28 @@ UNNUMBERED = RealtimeProfile(
     FaultProfile((K.BEHIND, K.CACHED, K.SILENT), count=3, seconds=(10.0, 120.0)),
     numbered=False,
 )
+UNNUMBERED_PRODUCTS = RealtimeProfile(
+    "no numbers: a deaf or cut socket, a REST that is behind or cached, other values, restarts",
+    FaultProfile(
+        (K.BEHIND, K.CACHED, K.REFUSED, K.DOUBLED, K.SHUFFLED),
+        outages=3,
+        outage_kinds=(K.SILENT, K.CUT),
+        seconds=(5.0, 150.0),
+        rest_fails=0.9,
+        rest_kinds=(K.BEHIND, K.CACHED),
+        corrected=0.5,
+    ),
+    per_second=_BUSY,
+    seconds=900.0,
+    quiet_seconds=420.0,
+    numbered=False,
+    kills=3,
+)
+UNNUMBERED_LACKING = RealtimeProfile(
+    "no numbers: REST lacks what the socket has sent",
+    FaultProfile((K.LACKS, K.SHUFFLED, K.BEHIND), count=4, seconds=(5.0, 240.0)),
+    numbered=False,
+)
 FIND = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, UNNUMBERED)
 """Profiles under which promises are broken today."""
 PROFILES = {each.name: each for each in (*HOLD, *FIND)}

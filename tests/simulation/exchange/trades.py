@@ -119,6 +119,8 @@ def make_tape(plan: TapePlan, random: Random) -> Tape:
         number += 1
         price = max(1.0, round(price + random.uniform(-0.5, 0.5), 2))
         trade_id = str(number) if plan.numbered else f"{random.getrandbits(48):012x}"
+        if trades and trades[-1].time_ns == time_ns and not plan.numbered:
+            trade_id = trades[-1].trade_id + "f"  # ccxt sorts trades of one millisecond by their ids
         late_ns = max((delay_ns for start, end, delay_ns in plan.late if start <= time_ns < end), default=0)
         is_corrected = any(start <= time_ns < end for start, end in plan.corrected)
         trades.append(

@@ -1,27 +1,43 @@
-"""Trades of one market without consecutive numbers: REST is asked again and again, and two answers have to agree. Pure.
+"""Trades of one market without consecutive numbers: when REST is asked, and how far its answers reach. Pure.
 
-The socket proves nothing here. Its trades are only live copies, and news of REST that it lacks show that it is dead.
-An answer with the newest trades is whole if it reaches back before the settled time. If it does not, the trades between
-are queried by time, where the exchange can do that, from a trade before the settled time on. If it does not give them
-they are lost, which `lost` tells, and the next span starts behind them.
+source                                  what it proves
+a trade of REST or of the socket        that it exists; REST's values are taken
+a trade of the socket that REST lacks   REST is behind, or lacks it: nothing after it is settled. It is taken from the
+                                        socket once REST has shown later ones for 10 s
+an answer of REST                       up to its newest trade, that there are no others, if a second source agrees
+a socket alive without a break          that second source, for the time in which it has sent what REST shows, no less.
+                                        Also that nothing follows REST's newest trade, once REST was asked after that
+neither                                 nothing is settled
+
+`socket_witness.py` has the socket's part, `agreed_trades.py` the rule for two sources. An answer with the newest trades
+is whole if it reaches back before the settled time. If it does not, the trades between are queried by time, where the
+exchange can do that, from a trade before the settled time on. If it does not give them either, the socket's are used,
+and without a socket that was alive they are lost: `lost` tells it, and the next span starts behind them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
+from dexorder_ingestor.realtime.agreed_trades import AgreedTrades, ordinal_ids
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.socket_health import SocketHealth
-from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids
+from dexorder_ingestor.realtime.socket_witness import AliveSocket, HeardTrades
+from dexorder_ingestor.realtime.trade_sequence import Gap
 
+ALONE_NS = 600 * SECOND_NS
+"""Time after which REST is believed alone: without news it may show nothing because it repeats an old answer."""
 _RETRY_NS = SECOND_NS // 2
 _MAX_PAGES = 50
 """Queries by time for the trades between the settled time and the newest ones."""
 _LOOKBACKS_NS = (2 * SECOND_NS, 60 * SECOND_NS, 1_800 * SECOND_NS)
+_CLOCK_SLACK_NS = 3 * SECOND_NS
+"""Age of the exchange's time that comes with an answer, and the time until a subscription is in force."""
 
 
 class AgreedFeed:
@@ -29,7 +45,9 @@ class AgreedFeed:
 
     is_numbered = False
 
-    def __init__(self, begin_ns: int, *, now_ns: int, poll_ns: int, by_time: bool = True) -> None:
+    def __init__(
+        self, begin_ns: int, *, now_ns: int, poll_ns: int, by_time: bool = True, has_socket: bool = True
+    ) -> None:
         """Begin with the trades from ``begin_ns`` on; ask REST every ``poll_ns``, ``by_time`` if it can be."""
         self.due_ns: int = now_ns
         """Time of the next query."""
@@ -39,46 +57,58 @@ class AgreedFeed:
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
         self._by_time = by_time
-        self._socket = SocketHealth(now_ns=now_ns)
-        self._last: Trade | None = None
+        self._has_socket = has_socket
+        self._health = SocketHealth(now_ns=now_ns)
+        self._alive = AliveSocket()
+        self._heard = HeardTrades()
+        self._is_known = False
+        self._suspected_ns = 0
+        self._answered_ns = now_ns
+        self._pause_ns = 0
         self._newest: list[Trade] = []
+        self._clock_ns = begin_ns
+        self._offsets_ns: deque[int] = deque(maxlen=10)
         self._between: dict[str, Trade] = {}
         self._since_ns: int | None = None
-        self._until_ns = begin_ns
         self._pages = 0
         self._is_linked = False
         self._was_complete = False
 
     @property
     def settled_ns(self) -> int:
-        """All trades before this time are released, as far as two answers can tell."""
+        """All trades before this time are released, as far as two sources can tell."""
         return self._sequence.settled_ns
 
     @property
     def wake_ns(self) -> int:
         """Time of the next query, or at which `is_deaf` may become true."""
-        return self._socket.wake_ns(self.due_ns)
+        return self._health.wake_ns(self.due_ns)
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
-        """Count a message; its trades are released by REST only."""
-        self._socket.heard(now_ns=now_ns)
+        """Add a message; its trades are released by the next answers."""
+        self._health.heard(now_ns=now_ns)
+        self._alive.proven(now_ns)
+        if not self._heard.add(trades, now_ns=now_ns):
+            self._alive.lost(now_ns=now_ns)
         return []
 
     def socket_alive(self, at_ns: int) -> None:
         """Note that something came on the socket at a time, if only a pong."""
+        self._alive.proven(at_ns)
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost."""
-        self._socket.restart(now_ns=now_ns)
+        self._health.restart(now_ns=now_ns)
+        self._alive.lost(now_ns=now_ns)
         self._was_complete = False
 
     def is_deaf(self, *, now_ns: int) -> bool:
         """Return whether the socket has to be opened again; True once for each time."""
-        return self._socket.is_deaf(now_ns=now_ns)
+        return self._health.is_deaf(now_ns=now_ns)
 
     def ask(self, at_ns: int) -> None:
-        """Query no later than at a time."""
-        self.due_ns = min(self.due_ns, at_ns)
+        """Query at a time, but ever more seldom while answers settle nothing, down to the usual rate."""
+        self.due_ns = min(self.due_ns, max(at_ns, self._answered_ns + self._pause_ns))
 
     def query(self) -> TradeQuery:
         """Return the query that is due."""
@@ -91,22 +121,23 @@ class AgreedFeed:
             BadAnswer: It has no trades although some are known.
         """
         trades = ordinal_ids(sorted(answer.trades))
-        if self._since_ns is None:
-            self._newest = trades
-            self._until_ns = answer.clock_ns - MARGIN_NS
-            if not trades and self._last is not None:
-                raise BadAnswer(f"the answer has no trades, although {self._last} is known", kind="hole")
-            if not trades or trades[0].time_ns < self._sequence.settled_ns:
-                return self._confirm(trades, now_ns)
-            if not self._by_time:
-                return self._give_up(now_ns)
-            self._between = {}
-            self._pages = 0
-            self._is_linked = False
-            self._since_ns = self._lookback_ns()
-            self.due_ns = now_ns
-            return []
-        return self._add_between(trades, now_ns)
+        if self._since_ns is not None:
+            return self._add_between(trades, now_ns)
+        if not trades and self._is_known:
+            raise BadAnswer("the answer has no trades, although some are known", kind="hole")
+        self._newest, self._clock_ns = trades, answer.clock_ns
+        self._offsets_ns.append(answer.clock_ns - now_ns)
+        self._is_known = bool(trades)
+        if not trades or trades[0].time_ns < self.settled_ns:
+            return self._confirm(trades, now_ns)
+        if not self._by_time:
+            return self._fill_or_give_up(now_ns)
+        self._between = {}
+        self._pages = 0
+        self._is_linked = False
+        self._since_ns = self._lookback_ns()
+        self.due_ns = now_ns
+        return []
 
     def failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer."""
@@ -114,11 +145,11 @@ class AgreedFeed:
 
     def _lookback_ns(self) -> int:
         """Return the time before the settled one from which trades are queried now."""
-        return max(0, self._sequence.settled_ns - _LOOKBACKS_NS[self._pages])
+        return max(0, self.settled_ns - _LOOKBACKS_NS[self._pages])
 
     def _add_between(self, trades: list[Trade], now_ns: int) -> list[Trade]:
         """Add trades of a query by time, until they reach the newest ones; give up if they never do."""
-        settled_ns = self._sequence.settled_ns
+        settled_ns = self.settled_ns
         self._is_linked = self._is_linked or any(trade.time_ns < settled_ns for trade in trades)
         self._pages += 1
         self.due_ns = now_ns
@@ -126,7 +157,7 @@ class AgreedFeed:
             if self._pages < len(_LOOKBACKS_NS):
                 self._since_ns = self._lookback_ns()
                 return []
-            return self._give_up(now_ns)
+            return self._fill_or_give_up(now_ns)
         news = [trade for trade in trades if trade.trade_id not in self._between]
         self._between.update((trade.trade_id, trade) for trade in news)
         if any(trade.trade_id in self._between for trade in self._newest) or not self._newest:
@@ -136,26 +167,78 @@ class AgreedFeed:
         if news and self._pages < _MAX_PAGES:
             self._since_ns = max(trade.time_ns for trade in news)
             return []
-        return self._give_up(now_ns)
+        return self._fill_or_give_up(now_ns)
 
-    def _give_up(self, now_ns: int) -> list[Trade]:
-        """Note that trades before the newest ones are lost; return those that are known nevertheless."""
+    def _fill_or_give_up(self, now_ns: int) -> list[Trade]:
+        """Take the trades before the newest ones from the socket; note that some are lost if it was not alive."""
         self._since_ns = None
-        kept_ns = self._newest[0].time_ns + 1
-        self.lost.append(TimeRange(self._sequence.settled_ns, kept_ns))
-        known = {trade.trade_id: trade for trade in self._sequence.give_up(kept_ns)}
-        known |= {trade.trade_id: trade for trade in self._newest if trade.time_ns < kept_ns}
-        released = sorted(known.values())
-        self._last = released[-1]
-        return released + self._confirm(self._newest, now_ns)
+        settled_ns, first_ns = self.settled_ns, self._newest[0].time_ns
+        kept_ns = first_ns + 1
+        is_linked = self._heard.has_any(self._newest)
+        heard = self._heard.take(settled_ns, kept_ns)
+        self._sequence.take(heard, before_ns=kept_ns)
+        if is_linked and self._is_alive_since(settled_ns):
+            return self._confirm(self._newest, now_ns)
+        self.lost.append(TimeRange(settled_ns, kept_ns))
+        self._sequence.take(trade for trade in self._newest if trade.time_ns < kept_ns)
+        return self._sequence.give_up(kept_ns) + self._confirm(self._newest, now_ns)
+
+    # --- two sources ------------------------------------------------------------------------------------------------
 
     def _confirm(self, trades: Sequence[Trade], now_ns: int) -> list[Trade]:
-        until_ns = max(self._until_ns, self._sequence.settled_ns)
-        released = self._sequence.confirm(trades, until_ns)
-        if released:
-            self._last = released[-1]
-        if released and self._was_complete and now_ns >= self._socket.ends_ns:
-            self._socket.suspect(now_ns=now_ns)
+        """Compare trades that reach back before the settled time with what is known; return those released."""
+        before_ns, first_ns = self.settled_ns, trades[0].time_ns if trades else 0
+        newest_ns = trades[-1].time_ns if trades else 0
+        shown = {trade.trade_id: trade for trade in trades}
+        taken = self._heard.compare(shown, newest_ns, clock_ns=self._clock_ns, now_ns=now_ns)
+        late = self._sequence.late([*taken, *(t for t in trades if t.time_ns > first_ns)])  # the first time may be cut
+        self._sequence.take(taken)
+        until_ns, alone_ns = self._reach(newest_ns)
+        recent = [trade for trade in trades if trade.time_ns >= before_ns]
+        is_witnessed = self._is_alive_since(before_ns) and self._heard.has_all(
+            trade for trade in recent if trade.time_ns < until_ns
+        )
+        released = self._sequence.confirm(
+            recent, until_ns, newest_ns=newest_ns, is_witnessed=is_witnessed, alone_ns=alone_ns
+        )
+        self._suspect(released if self._heard.has_other_ids else recent, now_ns)
+        self._heard.forget(self.settled_ns)
+        self._set_due(self.settled_ns > before_ns, now_ns)
+        return late + released
+
+    def _suspect(self, shown: Sequence[Trade], now_ns: int) -> None:
+        """Suspect a silent socket if REST has trades that it has not sent, once for each trade."""
+        unheard = [t for t in shown if t.time_ns > self._suspected_ns and not self._heard.has_all([t])]
+        if unheard and self._was_complete and now_ns >= self._health.ends_ns:
+            self._suspected_ns = unheard[-1].time_ns
+            self._health.suspect(now_ns=now_ns)
         self._was_complete = True
+
+    def _set_due(self, has_settled: bool, now_ns: int) -> None:
+        self._answered_ns = now_ns
+        self._pause_ns = 0 if has_settled else min(max(_RETRY_NS, 2 * self._pause_ns), self._poll_ns)
         self.due_ns = now_ns + self._poll_ns
-        return released
+
+    def _reach(self, newest_ns: int) -> tuple[int, int]:
+        """Return the time up to which an answer is whole, and up to which it needs no second source."""
+        lacking_ns = self._heard.lacking_ns(self.settled_ns, newest_ns)
+        if lacking_ns is not None:
+            return min(newest_ns, lacking_ns), 0
+        if not self._has_socket:
+            alone_ns = self._clock_ns - ALONE_NS
+            return max(newest_ns, alone_ns), alone_ns
+        is_alive_for_long = self._alive.length_ns >= ALONE_NS
+        if not is_alive_for_long and not self._is_alive_since(max(newest_ns, self.settled_ns)):
+            return newest_ns, 0
+        alive_ns = min(self._clock_ns, self._exchange_ns(self._alive.until_ns))
+        until_ns = max(newest_ns, alive_ns - max(MARGIN_NS, self._heard.delay_ns))
+        return until_ns, until_ns if is_alive_for_long else 0
+
+    def _is_alive_since(self, time_ns: int) -> bool:
+        """Return whether the socket has been alive without a break since a time of the exchange."""
+        from_ns = self._alive.from_ns
+        return from_ns is not None and self._exchange_ns(from_ns) + _CLOCK_SLACK_NS <= time_ns
+
+    def _exchange_ns(self, at_ns: int) -> int:
+        """Return a time that the exchange's clock had passed at a time of the monotonic clock, by the best answer."""
+        return at_ns + max(self._offsets_ns, default=0)

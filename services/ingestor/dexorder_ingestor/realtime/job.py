@@ -101,6 +101,7 @@ class LiveJob:
             periods=params.periods,
             poll_ns=int(services.settings.trade_poll_seconds * SECOND_NS),
             now_ns=venue.clock.monotonic_ns(),
+            has_socket=services.sockets.can_watch,
         )
         checks = CandleChecks(params.periods)
         self._reader = SocketReader(services, symbol, series, self._changed)

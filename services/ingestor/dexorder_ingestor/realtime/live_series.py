@@ -77,12 +77,14 @@ class LiveSeries:
         periods: Iterable[int],
         poll_ns: int,
         now_ns: int,
+        has_socket: bool = True,
     ) -> None:
         """Start where an earlier dispatch ended.
 
         Args:
             include_trades: Trades are wanted as records, not only as candles.
             poll_ns: Time between two queries of an exchange that does not number its trades.
+            has_socket: There is a socket, though it may fail.
         """
         starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
         begin_ns = min([resume.start_ns, *starts.values()])
@@ -92,7 +94,9 @@ class LiveSeries:
             known = last_number if begin_ns == resume.start_ns else None
             self._feed = NumberedFeed(trades, begin_ns, known, now_ns=now_ns)
         else:
-            self._feed = AgreedFeed(begin_ns, now_ns=now_ns, poll_ns=poll_ns, by_time=trades.by_time)
+            self._feed = AgreedFeed(
+                begin_ns, now_ns=now_ns, poll_ns=poll_ns, by_time=trades.by_time, has_socket=has_socket
+            )
         self._include_trades = include_trades
         self._start_ns = resume.start_ns
         self._last_id = resume.last_trade_id

@@ -1,16 +1,13 @@
-"""Order and completeness of the trades of one market. Pure.
+"""Order and completeness of the trades of a market that numbers them. Pure.
 
 Trades come from a socket and from REST, in any order and more than once. A sequence releases each trade once and knows
-the settled time: all trades before it are released. Two rules prove that none is missing:
-
-`NumberedTrades`   The exchange numbers the trades of a market consecutively, and no number is missing.
-`AgreedTrades`     The exchange does not, so the socket proves nothing: two answers of REST agree.
+the settled time: all trades before it are released. The exchange numbers the trades of a market consecutively, and no
+number is missing; `agreed_trades.py` is for exchanges that do not.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dexorder_ingestor.exchange.trades import Trade
@@ -98,54 +95,3 @@ class NumberedTrades:
         """Settle the time up to ``time_ns``, before which a working connection would have delivered every trade."""
         if self.gap is None:
             self.settled_ns = max(self.settled_ns, time_ns)
-
-
-class AgreedTrades:
-    """Sequence of the trades of a market without consecutive numbers, by REST alone.
-
-    An answer is compared with the one before. Where they hold the same trades, these are released and the time is
-    settled. Otherwise the next answer is compared with the trades of both.
-    """
-
-    def __init__(self, start_ns: int) -> None:
-        self.settled_ns = start_ns
-        self._seen: dict[str, Trade] = {}
-        self._seen_until_ns = start_ns
-
-    def confirm(self, answer: Iterable[Trade], until_ns: int) -> list[Trade]:
-        """Add an answer of REST that holds the trades from the settled time to ``until_ns``; return those released."""
-        found = {t.trade_id: t for t in answer if self.settled_ns <= t.time_ns < until_ns}
-        end_ns = min(self._seen_until_ns, until_ns)
-        one, other = ({i for i, t in each.items() if t.time_ns < end_ns} for each in (self._seen, found))
-        union = {**found, **self._seen}
-        self._seen_until_ns = until_ns
-        if one != other:
-            self._seen = union
-            return []
-        self._seen = {i: t for i, t in union.items() if t.time_ns >= end_ns}
-        self.settled_ns = max(self.settled_ns, end_ns)
-        return sorted(t for t in union.values() if t.time_ns < end_ns)
-
-    def give_up(self, until_ns: int) -> list[Trade]:
-        """Settle the time up to ``until_ns`` although trades before it are lost; return those seen before it."""
-        found = sorted(trade for trade in self._seen.values() if trade.time_ns < until_ns)
-        self._seen = {i: trade for i, trade in self._seen.items() if trade.time_ns >= until_ns}
-        self.settled_ns = max(self.settled_ns, until_ns)
-        self._seen_until_ns = max(self._seen_until_ns, until_ns)
-        return found
-
-
-def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
-    """Return trades with an id made for each that has none: ``~time-price-amount-n``.
-
-    ``n`` counts equal trades of one time, from 0. So ids are stable only if each time is queried as a whole.
-    """
-    counts: Counter[tuple[int, float, float]] = Counter()
-    named = []
-    for trade in trades:
-        if not trade.trade_id:
-            key = (trade.time_ns, trade.price, trade.amount)
-            trade = trade._replace(trade_id=f"~{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
-            counts[key] += 1
-        named.append(trade)
-    return named

@@ -95,32 +95,35 @@ def test_a_candle_closes_without_a_trade_once_answers_have_passed_its_end() -> N
 
 def test_trades_without_a_number_are_live_at_once_and_recorded_when_two_answers_agree() -> None:
     live = series(BY_TIME, last_id="")
-    tape = [trade(n, second, numbered=False) for n, second in ((99, -1), (100, 1), (101, 2))]
+    tape = [trade(n, second, numbered=False) for n, second in ((99, -1), (100, 1), (101, 2), (102, 4), (103, 5))]
     live.received(tape[1:], now_ns=0)
     news = live.take_live()
     assert news is not None and news[0].trades == tuple(tape[1:]) and news[1] == []
     for n in range(2):
         assert live.take_records(now_ns=SECOND_NS, flush=True).trades == ()
         assert live.take_query(now_ns=n * SECOND_NS) == TradeQuery()
-        live.answered(TradeAnswer(tape, False, after(5)), now_ns=n * SECOND_NS)
+        live.answered(TradeAnswer(tape[: 4 + n], False, after(5)), now_ns=n * SECOND_NS)
     ((record,), _) = live.take_records(now_ns=SECOND_NS, flush=True)
-    assert record.batch == TradeBatch(TimeRange(BEGIN_NS, after(4)), tuple(tape[1:]))
+    assert record.batch == TradeBatch(TimeRange(BEGIN_NS, after(4)), tuple(tape[1:3]))
     assert live.recorded(record) == "", "the id is no position"
 
 
 def test_lost_trades_are_a_hole_between_two_spans_and_their_candle_is_left_out() -> None:
     live = series(NEWEST_ONLY, last_id="")
-    first, later = trade(100, 10, numbered=False), trade(200, 130, numbered=False)
-    for _ in range(2):
-        live.answered(TradeAnswer([trade(99, -1, numbered=False), first], False, after(21)), now_ns=0)
-    missing = live.answered(TradeAnswer([later], True, after(141)), now_ns=0)
+    before, first, second, third, later, last, next_one = (
+        trade(number, second, numbered=False)
+        for number, second in ((99, -1), (100, 10), (101, 20), (102, 21), (200, 130), (201, 140), (202, 141))
+    )
+    for newest in (second, third):
+        live.answered(TradeAnswer([before, first, second, newest], False, after(21)), now_ns=0)
+    missing = live.answered(TradeAnswer([later, last], True, after(141)), now_ns=0)
     assert missing == MissingTrades((), (TimeRange(after(20), later.time_ns + 1),))
     assert live.has_records_before(0), "what is known before them is due at once"
-    live.answered(TradeAnswer([later], True, after(141)), now_ns=0)
+    live.answered(TradeAnswer([later, last, next_one], True, after(141)), now_ns=0)
     (records, closed) = live.take_records(now_ns=0, flush=True)
     spans = [record.batch.span for record in records]
     assert spans == [TimeRange(BEGIN_NS, after(20)), TimeRange(later.time_ns + 1, after(140))]
-    assert [record.batch.trades for record in records] == [(first,), (later,)]
+    assert [record.batch.trades for record in records] == [(first,), (second, third, later)]
     assert closed == ()
 
 
@@ -231,6 +234,14 @@ class Market:
         self.batches += [record.batch for record in found.trades]
         self.candles |= {candle.open_ns: candle for closed in found.closed for candle in closed.candles}
 
+    def trade_again(self) -> None:
+        """Let two trades happen, as a market without numbers is settled by what follows."""
+        for number in (900, 901):
+            self.wait(1)
+            self.tape.append(trade(number, self.now_ns / SECOND_NS, numbered=False))
+            self.expected.append(self.tape[-1])
+            self.answer(0)
+
 
 def steps() -> st.SearchStrategy[list[tuple[str, int | list[int]]]]:
     """Return what happens, in any order; most time passes between trades."""
@@ -252,8 +263,9 @@ def test_any_order_of_messages_losses_and_answers_settles_exactly_the_exchanges_
     for name, value in happens:
         getattr(market, name)(value)
         assert [each for batch in market.batches for each in batch.trades] == market.expected[: _count(market)]
-    for _ in range(400):  # and then only time and REST
+    for _ in range(400):  # and then only time, REST, and a socket that is alive
         market.wait(1)
+        market.series.socket_alive(market.now_ns)
         market.answer(0)
         market.record(0)
     assert [each for batch in market.batches for each in batch.trades] == market.expected

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, NumberedTrades, ordinal_ids
+from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
 
 _FIRST = 1_000
 
 
-def _trade(number: int, time_ns: int, *, trade_id: str | None = None) -> Trade:
-    return Trade(time_ns, number, str(number) if trade_id is None else trade_id, 1.5, 0.25, "buy", 1, 0)
+def _trade(number: int, time_ns: int) -> Trade:
+    return Trade(time_ns, number, str(number), 1.5, 0.25, "buy", 1, 0)
 
 
 @st.composite
@@ -88,41 +88,3 @@ def test_a_market_without_a_trade_so_far_begins_with_the_first_one() -> None:
     assert str(sequence.gap) == str(Gap(8, 8))
     assert sequence.skip(Gap(3, 8)) == []
     assert [t.number for t in sequence.skip(Gap(8, 8))] == [9]
-
-
-@given(tapes(), st.lists(st.tuples(st.sets(st.integers(0, 29), max_size=2), st.integers(0, 70)), max_size=8))
-def test_agreed_trades_are_released_once_and_only_where_two_answers_agree(
-    tape: list[Trade], answers: list[tuple[set[int], int]]
-) -> None:
-    sequence = AgreedTrades(10_000)
-    released: list[Trade] = []
-    until_ns = 10_000
-    for lost, step in answers:
-        until_ns += step
-        before_ns = sequence.settled_ns
-        new = sequence.confirm((t for i, t in enumerate(tape) if i not in lost), until_ns)
-        assert new == sorted(new)
-        assert all(before_ns <= t.time_ns < sequence.settled_ns for t in new)
-        released += new
-    final_ns = tape[-1].time_ns + 1
-    for _ in range(3):  # answers of a sound exchange settle everything that no spoilt pair of answers had settled
-        released += sequence.confirm(tape, final_ns)
-    assert sequence.settled_ns >= final_ns or until_ns > final_ns
-    assert len(released) == len(set(released))
-    if not any(lost for lost, _ in answers) and until_ns <= final_ns:
-        assert released == tape
-
-
-def test_a_trade_that_only_one_of_two_answers_has_is_not_settled_past() -> None:
-    sequence = AgreedTrades(0)
-    tape = [_trade(0, time_ns, trade_id=f"t{time_ns}") for time_ns in (1, 2, 3)]
-    assert sequence.confirm(tape, 5) == []
-    assert sequence.confirm([tape[0], tape[2]], 5) == []
-    assert sequence.settled_ns == 0
-    assert sequence.confirm(tape, 5) == tape
-    assert sequence.settled_ns == 5
-
-
-def test_equal_trades_without_an_id_get_an_ordinal() -> None:
-    named = ordinal_ids([_trade(0, 5, trade_id=""), _trade(0, 5, trade_id=""), _trade(0, 6, trade_id="x")])
-    assert [t.trade_id for t in named] == ["~5-1.5-0.25-0", "~5-1.5-0.25-1", "x"]

@@ -1,0 +1,129 @@
+"""Order and completeness of the trades of a market that does not number them. Pure.
+
+Absence needs two sources that are independent of each other. They are
+
+- REST and the socket, where the socket was alive all the time and has sent exactly the trades that REST shows; or
+- two answers of REST that are not the same one from a cache: the second one has a newer trade.
+
+A trade that one source shows exists, unless only one of four answers has it. What comes after its time was settled is
+released late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dexorder_ingestor.exchange.trades import Trade
+
+MAX_KNOWN = 4_000
+"""Released trades that are remembered, so that a late one is told from a repeated one."""
+_DOUBTS = 3
+"""Answers without a trade after which it is dropped, if only one answer has ever shown it."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    trade: Trade
+    shows: int = 1
+    lacks: int = 0
+
+
+class AgreedTrades:
+    """Sequence of the trades of a market without consecutive numbers."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.settled_ns = start_ns
+        self._seen: dict[str, _Seen] = {}
+        self._seen_until_ns = self._seen_newest_ns = 0
+        self._released: dict[str, int] = {}
+        self._known_from_ns = start_ns
+
+    def take(self, trades: Iterable[Trade], *, before_ns: int = 0) -> None:
+        """Add trades without a doubt, as the socket has sent them; those seen ``before_ns`` are not doubted either."""
+        for seen in self._seen.values():
+            if seen.trade.time_ns < before_ns:
+                seen.shows = max(seen.shows, 2)
+        for trade in trades:
+            if trade.time_ns >= self.settled_ns:
+                self._seen[trade.trade_id] = _Seen(trade, shows=2)
+
+    def confirm(
+        self, trades: Iterable[Trade], until_ns: int, *, newest_ns: int, is_witnessed: bool, alone_ns: int
+    ) -> list[Trade]:
+        """Add the trades of an answer; return those that can be released, in order.
+
+        Args:
+            until_ns: Time up to which the answer has all trades from the settled time on.
+            newest_ns: Time of the newest trade of the answer. The time before the first trade that only this answer has
+                can be settled.
+            is_witnessed: The socket agrees.
+            alone_ns: Time up to which answers settle that may all be the same one.
+        """
+        end_ns = until_ns if is_witnessed else min(until_ns, alone_ns)
+        is_other_answer = newest_ns > self._seen_newest_ns
+        if is_other_answer:
+            end_ns = max(end_ns, min(until_ns, self._seen_until_ns))
+        found = {t.trade_id: t for t in trades if t.time_ns >= self.settled_ns}
+        news = self._count(found, until_ns)
+        if is_other_answer or news:
+            self._seen_until_ns, self._seen_newest_ns = until_ns, max(newest_ns, self._seen_newest_ns)
+        doubted = [each.trade for each in self._seen.values() if each.shows == 1 and each.lacks]
+        in_doubt = doubted if is_witnessed else doubted + news
+        return self._settle(min([end_ns, *(trade.time_ns for trade in in_doubt)]))
+
+    def _count(self, found: Mapping[str, Trade], until_ns: int) -> list[Trade]:
+        """Count which trades an answer shows and lacks; return those that are new."""
+        for trade_id, seen in list(self._seen.items()):
+            if trade_id in found:
+                seen.trade = found[trade_id]
+                seen.shows += 1
+            elif seen.trade.time_ns < until_ns:
+                seen.lacks += 1
+                if seen.shows == 1 and seen.lacks >= _DOUBTS:
+                    del self._seen[trade_id]
+        news = [trade for trade_id, trade in found.items() if trade_id not in self._seen]
+        self._seen.update((trade.trade_id, _Seen(trade)) for trade in news)
+        return news
+
+    def late(self, trades: Iterable[Trade]) -> list[Trade]:
+        """Return the trades that are before the settled time and were not released, which they count as now."""
+        found = [t for t in trades if self._known_from_ns <= t.time_ns < self.settled_ns]
+        return self._release(t for t in found if t.trade_id not in self._released)
+
+    def give_up(self, until_ns: int) -> list[Trade]:
+        """Settle the time up to ``until_ns`` although trades before it are lost; return those seen before it."""
+        return self._settle(until_ns)
+
+    def _settle(self, end_ns: int) -> list[Trade]:
+        if end_ns <= self.settled_ns:
+            return []
+        self.settled_ns = end_ns
+        found = [each.trade for each in self._seen.values() if each.trade.time_ns < end_ns]
+        self._seen = {i: each for i, each in self._seen.items() if each.trade.time_ns >= end_ns}
+        return self._release(found)
+
+    def _release(self, trades: Iterable[Trade]) -> list[Trade]:
+        found = sorted(trades)
+        self._released.update((trade.trade_id, trade.time_ns) for trade in found)
+        while len(self._released) > MAX_KNOWN:
+            oldest = next(iter(self._released))
+            self._known_from_ns = max(self._known_from_ns, self._released.pop(oldest) + 1)
+        return found
+
+
+def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
+    """Return trades with an id made for each that has none: ``~time-price-amount-n``.
+
+    ``n`` counts equal trades of one time, from 0. So ids are stable only if each time is queried as a whole.
+    """
+    counts: Counter[tuple[int, float, float]] = Counter()
+    named = []
+    for trade in trades:
+        if not trade.trade_id:
+            key = (trade.time_ns, trade.price, trade.amount)
+            trade = trade._replace(trade_id=f"~{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
+            counts[key] += 1
+        named.append(trade)
+    return named

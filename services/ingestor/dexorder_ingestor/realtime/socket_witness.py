@@ -1,0 +1,159 @@
+"""The socket as a witness: for how long it has been alive without a break, and which trades it has sent. Pure.
+
+A trade that it has sent exists. That it has sent none proves nothing by itself: a socket loses trades without an error.
+It is one of the two sources that have to agree that there is none, for the time in which something came on it at least
+every ``LONGEST_SILENCE_NS``, be it another market's message or a pong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.trades import Trade
+
+LONGEST_SILENCE_NS = 20 * SECOND_NS
+"""Sockets are pinged every 8 s; the longest time that an exchange of ccxt demands is 18 s (KuCoin)."""
+TAKE_NS = 10 * SECOND_NS
+"""Time for which REST shows later trades without one of the socket's before that one is taken from the socket."""
+MAX_HEARD = 20_000
+_FOREIGN = 10
+"""Trades of the socket that REST does not have, before the first that it has: the ids are not the same."""
+_FUTURE_NS = 60 * SECOND_NS
+"""A trade of the socket that is further ahead of the exchange's clock is a mistake."""
+_DELAY_KEPT_NS = 300 * SECOND_NS
+_LONGEST_DELAY_NS = 60 * SECOND_NS
+
+
+class AliveSocket:
+    """Time for which a socket has been alive without a break. Times are of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.from_ns: int | None = None
+        """None if it is not known to be alive."""
+        self.until_ns = 0
+
+    @property
+    def length_ns(self) -> int:
+        """How long it has been alive."""
+        return 0 if self.from_ns is None else self.until_ns - self.from_ns
+
+    def proven(self, at_ns: int) -> None:
+        """Note that something came at a time; the order of the calls does not matter."""
+        if at_ns <= self.until_ns:
+            return
+        if self.from_ns is None or at_ns > self.until_ns + LONGEST_SILENCE_NS:
+            self.from_ns = at_ns
+        self.until_ns = at_ns
+
+    def lost(self, *, now_ns: int) -> None:
+        """Note that the connection is lost; what came before counts no longer."""
+        self.from_ns, self.until_ns = None, now_ns
+
+
+@dataclass(slots=True)
+class _Heard:
+    trade: Trade
+    at_ns: int
+    lacked_ns: int = 0
+    """Time of the last answer without it."""
+    passed_ns: int = 0
+    """Time of the first answer without it that has a later trade."""
+
+
+class HeardTrades:
+    """Trades of the socket until they are settled, and what REST has shown of them.
+
+    Attributes:
+        delay_ns: Longest time that REST has lately needed to show a trade of the socket, as far as is known.
+    """
+
+    def __init__(self) -> None:
+        self.delay_ns = 0
+        self._delay_at_ns = 0
+        self._waiting: dict[str, _Heard] = {}
+        """Those that no answer has shown."""
+        self._shown: dict[str, int] = {}
+        """Ids and times of those that one has."""
+        self._newest_ns = 0
+        self._matches = self._strangers = 0
+
+    @property
+    def has_other_ids(self) -> bool:
+        """Whether the ids of the socket are not those of REST, so that its trades can't be told from each other."""
+        return not self._matches and self._strangers >= _FOREIGN
+
+    def add(self, trades: Iterable[Trade], *, now_ns: int) -> bool:
+        """Add a message; return whether there was room for it. Trades without an id count by their time."""
+        for trade in trades:
+            self._newest_ns = max(self._newest_ns, trade.time_ns)
+            if trade.trade_id and trade.trade_id not in self._shown:
+                if len(self._waiting) >= MAX_HEARD:
+                    return False
+                self._waiting.setdefault(trade.trade_id, _Heard(trade, now_ns))
+        return True
+
+    def compare(self, shown: Mapping[str, Trade], newest_ns: int, *, clock_ns: int, now_ns: int) -> list[Trade]:
+        """Compare with an answer and its newest time; return trades of the socket that REST passes over for long.
+
+        Args:
+            clock_ns: A time that the exchange's clock has passed.
+        """
+        if self._newest_ns > clock_ns + _FUTURE_NS:
+            self._newest_ns = 0
+        taken = []
+        for trade_id, heard in list(self._waiting.items()):
+            if trade_id in shown:
+                self._matches += 1
+                self._shown[trade_id] = shown[trade_id].time_ns
+                self._learn(heard.lacked_ns - heard.at_ns, now_ns)
+            elif heard.trade.time_ns > clock_ns + _FUTURE_NS:
+                pass
+            elif not self._is_passed_over(heard, newest_ns, now_ns):
+                continue
+            elif self._matches:
+                taken.append(heard.trade)
+                self._shown[trade_id] = heard.trade.time_ns
+            else:
+                self._strangers += 1
+            del self._waiting[trade_id]
+        return taken
+
+    @staticmethod
+    def _is_passed_over(heard: _Heard, newest_ns: int, now_ns: int) -> bool:
+        heard.lacked_ns = now_ns
+        if newest_ns <= heard.trade.time_ns:
+            return False
+        heard.passed_ns = heard.passed_ns or now_ns
+        return now_ns >= heard.passed_ns + TAKE_NS
+
+    def _learn(self, delay_ns: int, now_ns: int) -> None:
+        if delay_ns >= self.delay_ns or now_ns > self._delay_at_ns + _DELAY_KEPT_NS:
+            self.delay_ns, self._delay_at_ns = max(0, min(delay_ns, _LONGEST_DELAY_NS)), now_ns
+
+    def lacking_ns(self, settled_ns: int, newest_ns: int) -> int | None:
+        """Return the time of the first trade from ``settled_ns`` on that REST has not shown; None without any."""
+        by_id = () if self.has_other_ids else (heard.trade.time_ns for heard in self._waiting.values())
+        by_time = (self._newest_ns,) if self._newest_ns > newest_ns else ()
+        return min((time_ns for time_ns in (*by_id, *by_time) if time_ns >= settled_ns), default=None)
+
+    def has_all(self, trades: Iterable[Trade]) -> bool:
+        """Return whether the socket has sent all of them."""
+        return all(trade.trade_id in self._shown for trade in trades)
+
+    def has_any(self, trades: Iterable[Trade]) -> bool:
+        """Return whether the socket has sent one of them."""
+        return any(trade.trade_id in self._shown or trade.trade_id in self._waiting for trade in trades)
+
+    def take(self, start_ns: int, end_ns: int) -> list[Trade]:
+        """Return the trades of a span that no answer has shown; from now on they count as shown."""
+        found = [each.trade for each in self._waiting.values() if start_ns <= each.trade.time_ns < end_ns]
+        for trade in found:
+            del self._waiting[trade.trade_id]
+            self._shown[trade.trade_id] = trade.time_ns
+        return found
+
+    def forget(self, before_ns: int) -> None:
+        """Forget the trades before a time that an answer has shown."""
+        self._shown = {trade_id: time_ns for trade_id, time_ns in self._shown.items() if time_ns >= before_ns}
