@@ -15,6 +15,34 @@ HONEST = RealtimeProfile("an honest exchange")
 
 _QUIET_DAY = RealtimeProfile("", seconds=840.0, quiet_seconds=400.0, per_second=(0.05, 0.2))
 
+UNNUMBERED = RealtimeProfile(
+    "no numbers, and a REST that is behind or cached",
+    FaultProfile((K.BEHIND, K.CACHED, K.SILENT), count=3, seconds=(10.0, 120.0)),
+    numbered=False,
+)
+UNNUMBERED_PRODUCTS = RealtimeProfile(
+    "no numbers: a deaf or cut socket, a REST that is behind or cached, other values, restarts",
+    FaultProfile(
+        (K.BEHIND, K.CACHED, K.REFUSED, K.DOUBLED, K.SHUFFLED),
+        outages=3,
+        outage_kinds=(K.SILENT, K.CUT),
+        seconds=(5.0, 150.0),
+        rest_fails=0.9,
+        rest_kinds=(K.BEHIND, K.CACHED),
+        corrected=0.5,
+    ),
+    per_second=_BUSY,
+    seconds=900.0,
+    quiet_seconds=420.0,
+    numbered=False,
+    kills=3,
+)
+UNNUMBERED_LACKING = RealtimeProfile(
+    "no numbers: REST lacks what the socket has sent",
+    FaultProfile((K.LACKS, K.SHUFFLED, K.BEHIND), count=4, seconds=(5.0, 240.0)),
+    numbered=False,
+)
+
 HOLD = (
     replace(_QUIET_DAY, name="an honest exchange"),
     replace(
@@ -36,6 +64,9 @@ HOLD = (
     ),
     replace(_QUIET_DAY, name="parts that die", kills=2, relay_kills=2, freezes=2, lost_calls=0.1),
     replace(_QUIET_DAY, name="no numbers, parts that die", numbered=False, kills=2, relay_kills=1, lost_calls=0.05),
+    UNNUMBERED,
+    UNNUMBERED_PRODUCTS,
+    UNNUMBERED_LACKING,
 )
 """Profiles under which every promise holds today."""
 
@@ -82,34 +113,7 @@ RESTARTED = RealtimeProfile(
     "numbers that begin again",
     FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
 )
-UNNUMBERED = RealtimeProfile(
-    "no numbers, and a REST that is behind or cached",
-    FaultProfile((K.BEHIND, K.CACHED, K.SILENT), count=3, seconds=(10.0, 120.0)),
-    numbered=False,
-)
-UNNUMBERED_PRODUCTS = RealtimeProfile(
-    "no numbers: a deaf or cut socket, a REST that is behind or cached, other values, restarts",
-    FaultProfile(
-        (K.BEHIND, K.CACHED, K.REFUSED, K.DOUBLED, K.SHUFFLED),
-        outages=3,
-        outage_kinds=(K.SILENT, K.CUT),
-        seconds=(5.0, 150.0),
-        rest_fails=0.9,
-        rest_kinds=(K.BEHIND, K.CACHED),
-        corrected=0.5,
-    ),
-    per_second=_BUSY,
-    seconds=900.0,
-    quiet_seconds=420.0,
-    numbered=False,
-    kills=3,
-)
-UNNUMBERED_LACKING = RealtimeProfile(
-    "no numbers: REST lacks what the socket has sent",
-    FaultProfile((K.LACKS, K.SHUFFLED, K.BEHIND), count=4, seconds=(5.0, 240.0)),
-    numbered=False,
-)
-FIND = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, UNNUMBERED)
+FIND = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED)
 """Profiles under which promises are broken today."""
 PROFILES = {each.name: each for each in (*HOLD, *FIND)}
 

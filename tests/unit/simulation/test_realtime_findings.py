@@ -17,7 +17,6 @@ from tests.simulation.realtime_profiles import (
     LACKING,
     LATE,
     RESTARTED,
-    UNNUMBERED,
 )
 from tests.simulation.run import Broken
 
@@ -42,7 +41,6 @@ FINDINGS = [
     _finding(Rule.STUCK_BY_IDS, RESTARTED, 1, "numbers below the last one are dropped for ever"),
     _finding(Rule.WRONG_VALUE, CORRECTED, 1, "of a trade the first copy is kept, whatever the exchange says later"),
     _finding(Rule.SILENT, CORRECTED, 1, "a job that settles nothing is RUNNING without an error"),
-    _finding(Rule.UNNUMBERED, UNNUMBERED, 1, "two equal answers of a replica settle; the socket's trades don't count"),
 ]
 
 

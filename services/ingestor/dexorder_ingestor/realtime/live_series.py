@@ -21,7 +21,7 @@ from dexorder_common.model.periods import ceil_to_grid
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
-from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
+from dexorder_ingestor.realtime.agreed.feed import AgreedFeed
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed

@@ -2,7 +2,7 @@
 
 Trades come from a socket and from REST, in any order and more than once. A sequence releases each trade once and knows
 the settled time: all trades before it are released. The exchange numbers the trades of a market consecutively, and no
-number is missing; `agreed_trades.py` is for exchanges that do not.
+number is missing; `agreed/` is for exchanges that do not.
 """
 
 from __future__ import annotations

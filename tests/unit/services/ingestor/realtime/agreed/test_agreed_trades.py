@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.agreed_trades import MAX_KNOWN, AgreedTrades, ordinal_ids
+from dexorder_ingestor.realtime.agreed.trades import MAX_KNOWN, AgreedTrades, ordinal_ids
 
 A, B, C, D = (Trade(time_ns, 0, f"t{time_ns}", 1.5, 0.25, "buy", 1, 0) for time_ns in (10, 20, 30, 40))
 

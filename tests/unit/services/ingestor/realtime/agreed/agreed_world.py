@@ -9,7 +9,7 @@ from random import Random
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer
-from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
+from dexorder_ingestor.realtime.agreed.feed import AgreedFeed
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 STEP_NS = SECOND_NS // 10

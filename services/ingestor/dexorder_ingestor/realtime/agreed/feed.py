@@ -9,7 +9,7 @@ a socket alive without a break          that second source, for the time in whic
                                         Also that nothing follows REST's newest trade, once REST was asked after that
 neither                                 nothing is settled
 
-`socket_witness.py` has the socket's part, `agreed_trades.py` the rule for two sources. An answer with the newest trades
+`witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades
 is whole if it reaches back before the settled time. If it does not, the trades between are queried by time, where the
 exchange can do that, from a trade before the settled time on. If it does not give them either, the socket's are used,
 and without a socket that was alive they are lost: `lost` tells it, and the next span starts behind them.
@@ -24,10 +24,10 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
-from dexorder_ingestor.realtime.agreed_trades import AgreedTrades, ordinal_ids
+from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
+from dexorder_ingestor.realtime.agreed.witness import AliveSocket, HeardTrades
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.socket_health import SocketHealth
-from dexorder_ingestor.realtime.socket_witness import AliveSocket, HeardTrades
 from dexorder_ingestor.realtime.trade_sequence import Gap
 
 ALONE_NS = 600 * SECOND_NS

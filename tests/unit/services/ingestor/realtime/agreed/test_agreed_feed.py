@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
-from dexorder_ingestor.realtime.agreed_feed import ALONE_NS, AgreedFeed
-from dexorder_ingestor.realtime.socket_witness import TAKE_NS
-from tests.unit.services.ingestor.realtime.agreed_world import BEGIN_NS, Market, settled_seconds, tape, trade
+from dexorder_ingestor.realtime.agreed.feed import ALONE_NS, AgreedFeed
+from dexorder_ingestor.realtime.agreed.witness import TAKE_NS
+from tests.unit.services.ingestor.realtime.agreed.agreed_world import BEGIN_NS, Market, settled_seconds, tape, trade
 
 PAGE = 5
 View = Callable[[float], float]

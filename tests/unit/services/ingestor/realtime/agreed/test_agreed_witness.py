@@ -6,7 +6,7 @@ import pytest
 
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.socket_witness import LONGEST_SILENCE_NS, MAX_HEARD, TAKE_NS, AliveSocket, HeardTrades
+from dexorder_ingestor.realtime.agreed.witness import LONGEST_SILENCE_NS, MAX_HEARD, TAKE_NS, AliveSocket, HeardTrades
 
 SILENCE = LONGEST_SILENCE_NS // SECOND_NS
 

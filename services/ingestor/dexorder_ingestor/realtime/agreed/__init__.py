@@ -1,0 +1,1 @@
+"""Trades of markets without consecutive numbers: complete where two sources agree."""
