@@ -1,9 +1,9 @@
 """Benchmark of user events beside raw pyzmq, SQLite, grpcio and aiohttp, in the same run.
 
-    .venv/bin/python -m bench.events [accepts] [fast] [sessions] [restart] [--small]
+    .venv/bin/python -m bench.events [accepts] [fast] [sessions] [restart] [flood] [--small]
 
 One gateway process on loopback without CURVE, containers and clients in processes of their own. Prints Markdown; all
-four without a name. ``--small`` only shows that the script works.
+five without a name. ``--small`` only shows that the script works.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.rig.report import Row, quantile
 
 MOST_A_COMMIT = events_raw.MOST
 SESSIONS = 200
+FLOOD_RATE = 10_000
 AT_ONCE = 1_000
 """Events per answer of a session that takes several at once."""
 AIMS = {1: "", 100: "at least 5,000/s, p99 at most 150 ms", 1_000: "at least 12,000/s"}
@@ -42,10 +43,13 @@ class Plan:
     fast: int
     fanned: int
     queued: int
+    flood_s: float
 
 
-FULL = Plan(rounds=3, accepts={1: 300, 100: 20_000, 1_000: 50_000}, fast=200_000, fanned=500, queued=100_000)
-SMALL = Plan(rounds=1, accepts={1: 20, 100: 500, 1_000: 2_000}, fast=3_000, fanned=10, queued=2_000)
+FULL = Plan(
+    rounds=3, accepts={1: 300, 100: 20_000, 1_000: 50_000}, fast=200_000, fanned=500, queued=100_000, flood_s=6.0
+)
+SMALL = Plan(rounds=1, accepts={1: 20, 100: 500, 1_000: 2_000}, fast=3_000, fanned=10, queued=2_000, flood_s=1.0)
 
 
 @dataclass
@@ -201,6 +205,48 @@ def sessions(plan: Plan, folder: Path) -> str:
     )
 
 
+def flood(plan: Plan, folder: Path) -> str:
+    """Measure the acks of one container alone and beside another one that sends 10,000 events a second."""
+    rows = []
+    ratios: dict[str, list[float]] = {}
+    kept: dict[str, list[float]] = {}
+    p99s: dict[str, tuple[list[float], list[float]]] = {}
+    with (
+        processes.gateway(folder / "flood", quotas={}) as gateway,
+        processes.Raw("outbox", folder) as outbox,
+        processes.Load() as honest,
+        processes.Load() as flooder,
+    ):
+        for _ in range(plan.rounds):
+            for side, address in (("ours", gateway.router), ("both", outbox.address)):
+                name = uuid.uuid4().hex
+                order = {"router": address, "seconds": plan.flood_s}
+                quiet = quantile(honest.measure("paced", name=f"q-{name}", **order).waits, 0.99)
+                flooder.begin("floods", name=f"f-{name}", rate=FLOOD_RATE, router=address, seconds=plan.flood_s + 1)
+                assert flooder.line() == "open"
+                time.sleep(0.5)
+                beside = quantile(honest.measure("paced", name=f"p-{name}", **order).waits, 0.99)
+                refused = flooder.end().lost
+                ratios.setdefault(side, []).append(beside / quiet)
+                kept.setdefault(side, []).append(1 - refused / (FLOOD_RATE * (plan.flood_s + 1)))
+                for values, value in zip(p99s.setdefault(side, ([], [])), (quiet, beside), strict=True):
+                    values.append(value * 1e3)
+    texts = {
+        side: f"p99 {statistics.median(quiet):.1f}, beside it {statistics.median(beside):.1f} ms; ratio"
+        f" {statistics.median(ratios[side]):.2f}; {statistics.median(kept[side]):.0%} of the flood accepted"
+        for side, (quiet, beside) in p99s.items()
+    }
+    ratio = f"{statistics.median(ratios['ours']) / statistics.median(ratios['both']):.2f}"
+    rows.append(
+        Row(f"beside {FLOOD_RATE:,}/s", texts["ours"], texts["both"], ratio, "p99 at most 2 times the quiet one")
+    )
+    return report.table(
+        "Acks of one container while another one floods, at the default quotas; limit: a ROUTER with SQLite, which"
+        " refuses nothing",
+        rows,
+    )
+
+
 def restart(plan: Plan, folder: Path) -> str:
     """Measure the time from the process start to the first new event's ack, with many queued."""
     with processes.Load() as load:
@@ -244,6 +290,7 @@ PARTS: dict[str, Callable[[Plan, Path], str]] = {
     "fast": fast,
     "sessions": sessions,
     "restart": restart,
+    "flood": flood,
 }
 
 

@@ -29,6 +29,7 @@ SESSIONS_A_CHANNEL = 20
 _SILENCE_S = 10.0
 """Time without an event after which the missing ones count as lost."""
 _LONGEST_MS = 60_000
+_PAUSE_S = 0.002
 _OPEN: list[tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]] = []
 _PAYLOAD = json.dumps({"order_id": "1", "symbol": "BTC/USDT", "side": "buy", "details": "x" * 380}).encode()
 
@@ -66,12 +67,7 @@ def made(user: str, event_id: str, priority: int) -> bytes:
 def accepts(router: str, count: int, window: int, name: str, users: int = 1_000) -> Measured:
     """Send CRITICAL events, at most ``window`` of them without an ack."""
     frames = [made(f"bench-{number % users}", f"{name}-{number}", pb.CRITICAL) for number in range(count)]
-    context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    for option, value in ((zmq.LINGER, 0), (zmq.RCVTIMEO, _LONGEST_MS), (zmq.RECONNECT_IVL, 10), (zmq.SNDHWM, 0)):
-        dealer.setsockopt(option, value)
-    dealer.setsockopt(zmq.RCVHWM, 0)
-    dealer.connect(router)
+    context, dealer = _dealer(router)
     sent_s: deque[float] = deque()
     waits: list[float] = []
     started_s, number = time.monotonic(), 0
@@ -87,6 +83,52 @@ def accepts(router: str, count: int, window: int, name: str, users: int = 1_000)
     ended_s = time.monotonic()
     context.destroy(0)
     return Measured(started_s, ended_s, waits)
+
+
+def paced(router: str, seconds: float, name: str) -> Measured:
+    """Send CRITICAL events one after the other, with a pause between them, as a container of one bot does."""
+    context, dealer = _dealer(router)
+    waits: list[float] = []
+    started_s = time.monotonic()
+    while (begun_s := time.monotonic()) < started_s + seconds:
+        dealer.send_multipart([VERSION, made("bench-0", f"{name}-{len(waits)}", pb.CRITICAL)])
+        dealer.recv_multipart()
+        waits.append(time.monotonic() - begun_s)
+        time.sleep(_PAUSE_S)
+    context.destroy(0)
+    return Measured(started_s, time.monotonic(), waits)
+
+
+def floods(router: str, seconds: float, name: str, rate: int) -> Measured:
+    """Send NORMAL events at a rate without waiting for acks, which are read; ``lost`` counts those not accepted."""
+    context, dealer = _dealer(router)
+    sent = answered = accepted = 0
+    print("open", flush=True)
+    started_s = time.monotonic()
+    while answered < sent or time.monotonic() < started_s + seconds:
+        while sent < rate * min(seconds, time.monotonic() - started_s):
+            dealer.send_multipart([VERSION, made(f"flooded-{sent % 50}", f"{name}-{sent}", pb.NORMAL)])
+            sent += 1
+        if not dealer.poll(5) and time.monotonic() > started_s + seconds + _SILENCE_S:
+            break
+        with suppress(zmq.Again):
+            for _ in range(100):
+                ack = pb.EventAck.FromString(dealer.recv_multipart(zmq.NOBLOCK)[1][1:])
+                answered += 1
+                accepted += ack.status == pb.QUEUED
+    ended_s = time.monotonic()
+    context.destroy(0)
+    return Measured(started_s, ended_s, lost=sent - accepted)
+
+
+def _dealer(router: str) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    for option, value in ((zmq.LINGER, 0), (zmq.RCVTIMEO, _LONGEST_MS), (zmq.RECONNECT_IVL, 10), (zmq.SNDHWM, 0)):
+        dealer.setsockopt(option, value)
+    dealer.setsockopt(zmq.RCVHWM, 0)
+    dealer.connect(router)
+    return context, dealer
 
 
 def publishes(sub: str, count: int, user: str) -> Measured:
@@ -204,6 +246,10 @@ def main() -> None:
                 measured = uvloop.run(fan(**order))
             case "accepts":
                 measured = accepts(**order)
+            case "paced":
+                measured = paced(**order)
+            case "floods":
+                measured = floods(**order)
             case _:
                 measured = publishes(**order)
         print(json.dumps(asdict(measured)), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from tests.rig.processes import Worker
 MUCH = {"soft_events_per_second": 1e9, "hard_events_per_second": 1e9, "queued_events": 1_000_000_000}
 
 
-def gateway(folder: Path) -> EventsGateway:
-    """Return a gateway without CURVE and quotas, not started, that tolerates slow sessions."""
+def gateway(folder: Path, quotas: Mapping[str, float] = MUCH) -> EventsGateway:
+    """Return a gateway without CURVE, not started, that tolerates slow sessions; without quotas unless given."""
     keys = Keys(folder / "keys")
-    keys.local(quota=MUCH)
+    keys.local(quota=dict(quotas))
     keys.write()
     return EventsGateway(
         folder,

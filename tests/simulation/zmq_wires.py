@@ -17,6 +17,7 @@ from typing import Any
 
 import zmq
 
+from dexorder_common.messaging.unread_bytes import UnreadBytes
 from dexorder_gateway.events.ingress.containers import Containers
 from dexorder_gateway.events.ingress.sockets import EventSockets
 from dexorder_gateway.events.ingress.unsent_acks import UnsentAcks
@@ -267,13 +268,11 @@ class _Frame:
 
 
 class _Socket:
-    """Receiving side of ROUTER and SUB, and ROUTER's sending side, as far as `EventSockets` uses pyzmq."""
+    """Receiving side of ROUTER and XSUB, and ROUTER's sending side, as far as `EventSockets` uses pyzmq."""
 
     def __init__(self) -> None:
         self.wires: dict[bytes, Wire] = {}
         self.frames: deque[_Frame] = deque()
-        self.subscribe: Callable[[bytes], None]
-        self.unsubscribe: Callable[[bytes], None]
         self._sending: list[bytes] = []
 
     def arrive(self, prefix: list[bytes], messages: list[list[bytes]], sender: str) -> None:
@@ -304,6 +303,18 @@ class _Socket:
             self.wires[routing_id].to_client.send(frames)
 
 
+class _SubSocket(_Socket):
+    """XSUB, which sends subscriptions to all."""
+
+    def __init__(self, tell: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def send(self, frame: bytes, flags: int = 0) -> None:
+        """Send a subscription."""
+        self._tell(frame)
+
+
 class _NoFile:
     """Containers file that does not change."""
 
@@ -330,9 +341,8 @@ class SimulatedSockets(EventSockets):
         self._unsubscribed = False
         self._unsent = UnsentAcks(self._send_ack, self._dropped)
         self._router: Any = _Socket()
-        self._sub: Any = _Socket()
-        self._sub.subscribe = lambda topic: self._tell(b"\x01" + topic)
-        self._sub.unsubscribe = lambda topic: self._tell(b"\x00" + topic)
+        self._sub: Any = _SubSocket(self._tell)
+        self._router_unread = self._sub_unread = UnreadBytes()
         wires.gateway = self
 
     @property

@@ -45,6 +45,13 @@ class Inbox:
         return self._frames.popleft()
 
 
+class _Frame(zmq.Frame):
+    """Frame of no real connection."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        return ""
+
+
 class RouterSocket:
     """The relay's end of all connections, as `dexorder_relay.broker.router.Broker` uses it."""
 
@@ -53,9 +60,9 @@ class RouterSocket:
         self.inbox = Inbox(wires.loop)
         self._wires = wires
 
-    async def recv_multipart(self) -> list[bytes]:
+    async def recv_multipart(self, *, copy: bool) -> list[zmq.Frame]:
         """Wait for frames behind the identity of their sender."""
-        return await self.inbox.get()
+        return [_Frame(content) for content in await self.inbox.get()]
 
     async def send_multipart(self, frames: list[bytes], flags: int = 0) -> None:
         """Send frames behind an identity; EHOSTUNREACH as ZeroMQ, if nobody has it."""

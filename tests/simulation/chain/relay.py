@@ -10,6 +10,7 @@ from typing import Any, cast
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
+from dexorder_common.messaging.unread_bytes import UnreadBytes
 from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_relay.broker.router import Broker
@@ -72,7 +73,7 @@ class Relay:
         engine = self.engine = RelayEngine(context, registry, retraction_log, UdfRegistry({}), none, none)
         self._serve(process, engine)
         socket = parts.wires.bind(process)
-        broker = Broker(socket, cast(Any, SilentMonitor()), _METRICS, "")
+        broker = Broker(socket, cast(Any, SilentMonitor()), _METRICS, "", UnreadBytes())
         async with asyncio.TaskGroup() as tasks:
             context.tasks = tasks
             tasks.create_task(engine.dispatcher.run(broker))

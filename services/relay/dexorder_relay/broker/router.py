@@ -2,8 +2,8 @@
 
 ``dexorder_common/messaging/frames.py`` has the frames of port 5567. Any other frame is dropped and counted, and the
 peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its frames arrive here.
-Peers connect through a TCP proxy (``dexorder_relay/broker/zmq_tcp_proxy.py``), as a peer that dies while it floods
-the socket could otherwise end the process.
+Peers connect through a TCP proxy (``dexorder_common/messaging/zmq_tcp_proxy.py``): a peer that dies while it
+floods the socket could otherwise end the process, and one that sends a message without an end fill its memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_server
 from dexorder_common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
+from dexorder_common.messaging.unread_bytes import UnreadBytes
+from dexorder_common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_common.rpc.realtime_messages import encode_params
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_relay.broker.dispatcher import JobDispatcher, ToIngestor
-from dexorder_relay.broker.zmq_tcp_proxy import zmq_tcp_proxy
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.state.leases import Slot, SlotKind
@@ -42,10 +43,16 @@ class Broker:
     """A bound ROUTER socket; ``open_broker`` creates it."""
 
     def __init__(
-        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics, address: str
+        self,
+        socket: zmq.asyncio.Socket,
+        monitor: zmq.asyncio.Socket,
+        metrics: RelayMetrics,
+        address: str,
+        unread: UnreadBytes,
     ) -> None:
         """Use sockets that the caller closes; ``address`` is the endpoint that peers connect to."""
         self._socket = socket
+        self._unread = unread
         self._monitor = monitor
         self._metrics = metrics
         self.address = address
@@ -55,16 +62,24 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._receive_frames(dispatcher))
             tasks.create_task(self._count_refusals())
+            tasks.create_task(self._show_that_it_reads())
 
     async def _count_refusals(self) -> None:
         while True:
             event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
             self._metrics.connections_refused.labels(_REFUSALS[zmq.Event(event)]).inc()
 
+    async def _show_that_it_reads(self) -> None:
+        while True:  # frames are received in this event loop, each connection's in its turn
+            await asyncio.sleep(1)
+            self._unread.reads += 1
+
     async def _receive_frames(self, dispatcher: JobDispatcher) -> None:
         received = 0
         while True:
-            identity, *frames = await self._socket.recv_multipart()
+            message = await self._socket.recv_multipart(copy=False)
+            identity, *frames = contents = [frame.bytes for frame in message]
+            self._unread.received(contents, message[-1])
             reason = self._handle(identity, frames, dispatcher)
             if reason:
                 self._metrics.dropped.labels(reason).inc()
@@ -179,4 +194,5 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
         socket.monitor(_MONITOR, sum(_REFUSALS))
         closing.callback(socket.disable_monitor)
         monitor.connect(_MONITOR)
-        yield Broker(socket, monitor, metrics, proxy.bind(socket, settings.broker_listen))
+        unread = UnreadBytes()
+        yield Broker(socket, monitor, metrics, proxy.bind(socket, settings.broker_listen, unread), unread)

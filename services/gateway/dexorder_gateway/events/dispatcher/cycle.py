@@ -20,11 +20,8 @@ MAX_MESSAGES = 512
 """Messages of each socket in one cycle; also how many acks a crash between commit and ack can lose."""
 BATCH_MESSAGES = 32
 MAX_RECEIVE_NS = MAX_CALLS_NS = 5_000_000
-FLOOD_MESSAGES = 4
-"""A socket serves its peers in turn, so beside one that floods the others wait for two cycles at most. These are short:
-they end after this many guaranteed events of containers above their hard quota."""
 MAX_AHEAD = 128
-"""Events that are read during a commit, and taken in the next cycle all at once, even in a flood."""
+"""Events that are read during a commit, and taken in the next cycle all at once."""
 MAX_UNTAKEN = 10_000
 """Transient events that the event loop has not taken; above this no more are read."""
 MAX_WAIT_MS = 500
@@ -92,7 +89,6 @@ class DispatcherCycle:
         self._calls: deque[Callable[[TransactionProcessor], object]] = deque()
         self._taking = True
         self._ahead: list[ReadCopy] = []
-        self._flooded = False
         self._transient_handed = 0
         self._transient_taken = 0
         self._forget_at_ns = clock.monotonic_ns()
@@ -153,21 +149,22 @@ class DispatcherCycle:
                 break
 
     def _take_events(self) -> bool:
-        """Take guaranteed events; return whether more may be waiting, not counting a flood."""
+        """Take guaranteed events; return whether more may be waiting.
+
+        A socket serves its peers in turn, and what is above a quota costs little, so a peer that floods is read at full
+        speed: events count against its quota when they arrive, and others wait for this cycle and the next at most.
+        """
         until_ns = self._clock.monotonic_ns() + MAX_RECEIVE_NS
-        batch = FLOOD_MESSAGES if self._flooded else BATCH_MESSAGES
-        copies = self._ahead
-        self._ahead = []
-        above = self._processor.receiver.take(copies)
-        for _ in range(MAX_MESSAGES // batch):
-            if above >= FLOOD_MESSAGES or self._clock.monotonic_ns() >= until_ns:
+        copies, self._ahead = self._ahead, []
+        self._processor.receiver.take(copies)
+        for _ in range(MAX_MESSAGES // BATCH_MESSAGES):
+            if self._clock.monotonic_ns() >= until_ns:
                 break
-            copies = self._read(batch)
-            above += self._processor.receiver.take(copies)
-            if len(copies) < batch:
+            copies = self._read(BATCH_MESSAGES)
+            self._processor.receiver.take(copies)
+            if len(copies) < BATCH_MESSAGES:
                 break
-        self._flooded = above > 0
-        return len(copies) >= batch and not self._flooded
+        return len(copies) >= BATCH_MESSAGES
 
     def _read_ahead(self, committed: Committed) -> None:
         """Read the next cycle's first events during a commit."""

@@ -57,9 +57,10 @@ class DispatcherMetrics:
         """Count events handed to sessions without being stored."""
         self._informed.inc(count)
 
-    def refused(self, reason: str) -> None:
-        """Count an event that was answered with an error."""
-        self._refused.labels(reason).inc()
+    def refused(self, reasons: Tally[str]) -> None:
+        """Count events that were answered with an error."""
+        for reason, count in reasons.items():
+            self._refused.labels(reason).inc(count)
 
     def dropped(self, reason: str) -> None:
         """Count a message without an answer, or an ack without a receiver."""

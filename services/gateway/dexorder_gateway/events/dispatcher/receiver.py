@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dexorder_common.clock import Clock
@@ -18,7 +19,7 @@ from dexorder_gateway.events.event_codec import (
     read_event,
     read_published,
 )
-from dexorder_gateway.events.ingress.containers import Container, ContainerQuotas
+from dexorder_gateway.events.ingress.containers import Container, ContainerQuotas, Verdict
 from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo, TransientEvent
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
 
@@ -54,27 +55,31 @@ class EventReceiver:
         self.pending_acks: dict[EventKey, ReplyTo] = {}
         self.topics: dict[str, bytes] = {}
         self.work = work
+        self._refused = Counter[str]()
 
-    def take(self, copies: Sequence[ReadCopy]) -> int:
-        """Take copies of events, which are answered in this order; return how many new ones are above a hard quota."""
+    def take(self, copies: Sequence[ReadCopy]) -> None:
+        """Take copies of events, which are answered in this order."""
+        if not copies:
+            return
         queued = self._delivery.queued
         known = self._outbox.known(
             [event.key for _, event, _ in copies if isinstance(event, Event) and queued(event.key) is None]
         )
         elapsed_ns = self._clock.monotonic_ns()
-        above = 0
         for container, event, reply_to in copies:
             if isinstance(event, EventRefusal):
                 self._refuse(reply_to, event)
             elif event.priority is Priority.INFORMATIONAL:
                 self._inform_or_refuse(event, reply_to)
             else:
-                above += self._accept(container, event, reply_to, known, elapsed_ns)
+                self._accept(container, event, reply_to, known, elapsed_ns)
         work = self.work
         if work.new:  # all at once, because each call of the delivery rules costs time
             work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
             work.new = []
-        return above
+        if self._refused:
+            self._metrics.refused(self._refused)
+            self._refused = Counter()
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
@@ -118,25 +123,24 @@ class EventReceiver:
         reply_to: ReplyTo | None,
         known: dict[EventKey, Known],
         elapsed_ns: int,
-    ) -> bool:
-        """Accept or refuse an event that is to be stored; return whether it is above a hard quota."""
-        key, work, above = event.key, self.work, False
+    ) -> None:
+        """Accept or refuse an event that is to be stored."""
+        key, work = event.key, self.work
         body = self._body_of(key, known)
-        if body is not None and body != event.body:
-            self._refuse(reply_to, EventRefusal(key.event_id, "event_id reused", "reused"))
-            return above
         if body is None:
             verdict = self.quotas.take(container, event.priority, elapsed_ns)
-            above = verdict.above
-            if verdict.refused:
+            if verdict is Verdict.REFUSED:
                 self._refuse(reply_to, EventRefusal(key.event_id, "quota exceeded", "quota"))
-                return above
+                return
             if problem := payload_problem(key.event_id, event.payload, self._settings.max_payload_bytes):
                 self._refuse(reply_to, problem)
-                return above
+                return
             work.bodies[key] = event.body
-            work.new.append((event, verdict.soft))
+            work.new.append((event, verdict is Verdict.SOFT))
             self.quotas.queued[container.name] += 1
+        elif body != event.body:
+            self._refuse(reply_to, EventRefusal(key.event_id, "event_id reused", "reused"))
+            return
         final = known[key].final if key in known else None
         if final:
             work.reply(reply_to, final.ack())
@@ -144,7 +148,6 @@ class EventReceiver:
             if reply_to is not None:  # port 5570 sends no acks
                 self.pending_acks[key] = reply_to
             work.reply(reply_to, key)
-        return above
 
     def _body_of(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
         """Return the body of an event that was accepted before; None for a new one."""
@@ -155,7 +158,7 @@ class EventReceiver:
         return self.work.bodies.get(key)
 
     def _refuse(self, reply_to: ReplyTo | None, refusal: EventRefusal) -> None:
-        self._metrics.refused(refusal.kind)
+        self._refused[refusal.kind] += 1
         self.work.reply(reply_to, Ack(refusal.event_id, Status.ERROR, refusal.reason))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -161,19 +162,12 @@ class ContainersFile:
         return self.current().by_key(key.decode()) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Result for an event: refused, delayed (``soft``) or neither; ``above`` if it exceeds the hard rate."""
+class Verdict(Enum):
+    """What becomes of a new event: ``SOFT`` delays it, if it is NORMAL."""
 
-    refused: bool
-    soft: bool
-    above: bool
-
-
-_WITHIN = Verdict(False, False, False)
-_SOFT = Verdict(False, True, False)
-_REFUSED = {above: Verdict(True, True, above) for above in (False, True)}
-_CRITICAL_ABOVE = Verdict(False, False, True)
+    WITHIN = auto()
+    SOFT = auto()
+    REFUSED = auto()
 
 
 class Bucket:
@@ -216,7 +210,7 @@ class ContainerQuotas:
             buckets = self._buckets[name] = Bucket(), Bucket()
         within_soft, within_hard = buckets[0].take(soft, now_ns), buckets[1].take(hard, now_ns)
         if priority is Priority.CRITICAL:
-            return _WITHIN if within_hard else _CRITICAL_ABOVE
+            return Verdict.WITHIN
         if not within_hard or self.queued[name] >= queued:
-            return _REFUSED[not within_hard]
-        return _WITHIN if within_soft else _SOFT
+            return Verdict.REFUSED
+        return Verdict.WITHIN if within_soft else Verdict.SOFT

@@ -1,4 +1,4 @@
-"""Sockets of containers: SUB 5570, without acks, and ROUTER 5571, with acks. For one thread.
+"""Sockets of containers: XSUB 5570, without acks, and ROUTER 5571, with acks. For one thread.
 
 Frames are in ``dexorder_common/messaging/frames.py``. With CURVE, the sender of a message is the owner of the key
 that encrypted it (``User-Id``), never the routing id it claims; without, every sender is the container ``local``.
@@ -17,6 +17,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_authentication, curve_socket
 from dexorder_common.messaging.frames import VERSION, BadFrame, encode_ack, event_body, published_body
+from dexorder_common.messaging.unread_bytes import UnreadBytes
+from dexorder_common.messaging.zmq_tcp_proxy import ZmqTcpProxy, zmq_tcp_proxy
+from dexorder_common.model.user_events import Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.event_codec import ack_message
 from dexorder_gateway.events.ingress.containers import STRANGER, Container, ContainersFile
@@ -30,11 +33,13 @@ LINGER_MS = 500
 """Time for the last acks when the sockets close."""
 MAX_UNREAD = 5_000
 """Messages of one connection in memory. Heartbeats of containers wait behind these, so it is far more than our library
-sends ahead. Of a connection that claims a routing id in use, libzmq reads none, and keeps them until the socket is
-closed, even when the peer has disconnected."""
+sends ahead. `UnreadBytes` limits their bytes."""
+_ASSIGNED_ID_BYTES = 5
+_NOT_ASSIGNED = Ack("", Status.ERROR, "connect without a routing id")
 _REOPEN_SECONDS = 5.0
 _KEEPALIVE_S = 5
 """A container whose host disappears silently is forgotten after four times as long."""
+_SUBSCRIBE, _UNSUBSCRIBE = b"\x01", b"\x00"
 _MALFORMED = frozenset({"frame_count", "version"})
 _SEND_LAST = int(zmq.NOBLOCK)
 _SEND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -114,8 +119,10 @@ class EventSockets:
         containers: ContainersFile,
         dropped: Dropped,
         waker: Waker,
+        proxy: ZmqTcpProxy,
     ) -> None:
         self._context = context
+        self._proxy = proxy
         self._settings = settings
         self._curve = settings.curve_key is not None
         self._containers = containers
@@ -126,27 +133,44 @@ class EventSockets:
         self._topics: set[bytes] = set()
         self._unsubscribed = False
         self._unsent = UnsentAcks(self._send_ack, dropped)
-        self._open_sub(settings.sub)
-        self._open_router(settings.router)
-        self.sub_address = self._sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
-        self.router_address = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+        self.sub_address = self._open_sub(settings.sub)
+        self.router_address = self._open_router(settings.router)
 
-    def _open_sub(self, addresses: str) -> None:
-        self._sub = _socket(self._context, zmq.SUB, self._settings)
+    def _open_sub(self, addresses: str) -> str:
+        self._sub = _socket(self._context, zmq.XSUB, self._settings)
+        self._sub_unread = UnreadBytes()
         try:
-            _attach(self._sub, addresses, connect=self._settings.connect)
+            return self._attach(self._sub, addresses, self._sub_unread)
         except BaseException:
             self._close(self._sub, 0)
             raise
 
-    def _open_router(self, addresses: str) -> None:
+    def _open_router(self, addresses: str) -> str:
         self._router = _socket(self._context, zmq.ROUTER, self._settings)
+        self._router_unread = UnreadBytes()
         self._monitor = _SocketMonitor(self._router) if self._settings.connect else None
         try:
-            _attach(self._router, addresses, connect=self._settings.connect)
+            return self._attach(self._router, addresses, self._router_unread)
         except BaseException:
             self._close_router(0)
             raise
+
+    def _attach(self, socket: Socket, addresses: str, unread: UnreadBytes) -> str:
+        """Bind or connect a socket; return its last address. Only TCP ports that we bind limit unread bytes."""
+        for address in map(str.strip, addresses.split(",")):
+            try:
+                if self._settings.connect:
+                    socket.connect(address)
+                elif address.startswith("tcp:"):
+                    last = self._proxy.bind(socket, address, unread)
+                    continue
+                else:
+                    socket.bind(address)
+            except zmq.ZMQError as error:
+                verb = "connect to" if self._settings.connect else "listen on"
+                raise OSError(f"can't {verb} {address}: {error}") from error
+            last = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+        return last
 
     def close(self, *, linger_ms: int = LINGER_MS) -> None:
         """Close both sockets."""
@@ -181,8 +205,12 @@ class EventSockets:
         """Wait for messages on ROUTER and SUB, as far as requested, or for a wake; return which of them has some."""
         self._close_if_revoked()
         self._close_if_lost()
-        for socket, wanted in ((self._router, router), (self._sub, sub)):
+        for socket, unread, wanted in (
+            (self._router, self._router_unread, router),
+            (self._sub, self._sub_unread, sub),
+        ):
             if wanted:
+                unread.reads += 1
                 self._poller.register(socket, zmq.POLLIN)
             else:
                 self._unregister(socket)
@@ -201,7 +229,7 @@ class EventSockets:
             _reopen(self._open_sub, _bound(self._settings.sub, self.sub_address))
             _reopen(self._open_router, _bound(self._settings.router, self.router_address))
             for topic in self._topics:
-                self._sub.subscribe(topic)
+                self._sub.send(_SUBSCRIBE + topic)
         self._keys = keys
 
     def _close_if_lost(self) -> None:
@@ -213,9 +241,14 @@ class EventSockets:
         """Receive from ROUTER, at most ``limit`` messages: sender, UserEvent, routing id.
 
         The UserEvent is None where the message is well-formed but of an unknown type. Malformed ones are dropped, and
-        those of a connection that does not read its acks.
+        those of a connection that does not read its acks. A connection under a routing id of its own choice could take
+        over another one's acks, so its messages are refused.
         """
-        for (routing_id, *frames), sender in self._receive(self._router, limit):
+        for (routing_id, *frames), sender in self._receive(self._router, self._router_unread, limit):
+            if len(routing_id) != _ASSIGNED_ID_BYTES or routing_id[0]:
+                self._dropped("routing_id")
+                self._unsent.send(routing_id, encode_ack(ack_message(_NOT_ASSIGNED))[1])
+                continue
             if self._unsent and self._unsent.is_full(routing_id):
                 self._dropped("container_full")
                 continue
@@ -228,24 +261,29 @@ class EventSockets:
                     yield sender or STRANGER, None, routing_id
 
     def published(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
-        """Receive from SUB, at most ``limit`` messages: sender, topic, UserEvent."""
-        for frames, sender in self._receive(self._sub, limit):
+        """Receive from XSUB, at most ``limit`` messages: sender, topic, UserEvent. XSUB takes all topics."""
+        for frames, sender in self._receive(self._sub, self._sub_unread, limit):
             try:
                 topic, body = published_body(frames)
             except BadFrame as error:
                 self._dropped(error.reason)
                 continue
-            if sender is None:
+            if topic not in self._topics:
+                self._dropped("no_session")
+            elif sender is None:
                 self._dropped("not_owned")
             else:
                 yield sender, topic, body
 
-    def _receive(self, socket: Socket, limit: int) -> Iterator[tuple[list[bytes], Container | None]]:
+    def _receive(
+        self, socket: Socket, unread: UnreadBytes, limit: int
+    ) -> Iterator[tuple[list[bytes], Container | None]]:
         containers = self._containers.current()
         local = containers.local()
         with suppress(zmq.Again):
             for _ in range(limit):
                 frames, last = _message(socket)
+                unread.received(frames, last)
                 yield frames, containers.by_key(str(last["User-Id"])) if self._curve else local
 
     def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
@@ -280,11 +318,11 @@ class EventSockets:
     def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
         """Subscribe to topics, and unsubscribe from others."""
         for topic in () if self._unsubscribed else opened:
-            self._sub.subscribe(topic)
+            self._sub.send(_SUBSCRIBE + topic)
             self._topics.add(topic)
         for topic in closed:
             if topic in self._topics:
-                self._sub.unsubscribe(topic)
+                self._sub.send(_UNSUBSCRIBE + topic)
                 self._topics.remove(topic)
 
 
@@ -298,12 +336,13 @@ def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: 
     """
     context: zmq.Context[Socket] = zmq.Context()
     with ExitStack() as closing:
+        proxy = closing.enter_context(zmq_tcp_proxy())
         closing.callback(context.destroy, linger=0)  # closes sockets that a failure left open
         if settings.curve_key:
             closing.enter_context(curve_authentication(context, containers))
         waker = Waker()
         closing.callback(waker.close)
-        ports = EventSockets(context, settings, containers, dropped, waker)
+        ports = EventSockets(context, settings, containers, dropped, waker, proxy)
         closing.callback(ports.close)
         yield ports
 
@@ -327,7 +366,7 @@ def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
 @retry(
     retry=retry_if_exception_type(OSError), stop=stop_after_delay(_REOPEN_SECONDS), wait=wait_fixed(0.02), reraise=True
 )
-def _reopen(open_socket: Callable[[str], None], addresses: str) -> None:
+def _reopen(open_socket: Callable[[str], object], addresses: str) -> None:
     """Open a socket at addresses where ZMQ's own thread may still be closing the previous listener."""
     open_socket(addresses)
 
@@ -353,14 +392,7 @@ def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -
         socket.setsockopt(option, value)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else an ack to a closed connection looks like a sent one
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a connection that is not let in is never read, and never freed
     if settings.curve_key:
         curve_socket(socket, settings.curve_key)
     return socket
-
-
-def _attach(socket: Socket, addresses: str, *, connect: bool) -> None:
-    for address in addresses.split(","):
-        try:
-            (socket.connect if connect else socket.bind)(address.strip())
-        except zmq.ZMQError as error:
-            raise OSError(f"can't {'connect to' if connect else 'listen on'} {address}: {error}") from error

@@ -27,7 +27,7 @@ START = ManualClock().wall_ns() // 1_000
 """Positions in logs are after it."""
 
 
-def take(*copies: Copy) -> Callable[[TransactionProcessor], int]:
+def take(*copies: Copy) -> Callable[[TransactionProcessor], None]:
     return lambda processor: processor.receiver.take(read_copies(copies))
 
 

@@ -1,17 +1,23 @@
-"""Calls that one cycle of the dispatcher's thread makes, with a processor and sockets that do nothing."""
+"""One cycle of the dispatcher's thread: its calls, and what it reads of a flood; with sockets that do nothing else."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from dexorder_common.clock import SystemClock
-from dexorder_gateway.events.dispatcher.cycle import MAX_CALLS_NS, DispatcherCycle
+from dexorder_gateway.events.dispatcher.cycle import MAX_CALLS_NS, MAX_MESSAGES, DispatcherCycle
 from dexorder_gateway.events.dispatcher.thread import DispatcherThread
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder_gateway.events.ingress.containers import LOCAL, Container
+from dexorder_gateway.events.model import Ack
+from tests.unit.services.gateway.events.dispatcher.stage import SECOND, Stage
+from tests.unit.services.gateway.events.samples import body
 
 MAX_CALLS_S = MAX_CALLS_NS / 1e9
 
@@ -34,6 +40,41 @@ class Idle:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
+
+
+class Flooded(Idle):
+    """Sockets on which one container's NORMAL events never end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+        self.acks: Counter[str] = Counter()
+
+    def wait(self, *_: object, **__: object) -> tuple[bool, bool]:
+        return True, False
+
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        for _ in range(limit):
+            self.read += 1
+            yield LOCAL, body(f"n{self.read}"), b"flooder"
+
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        self.acks.update(ack.error or ack.status.name for _, ack in acks)
+
+
+def test_a_flood_is_read_at_full_speed_and_refused_by_the_time_of_its_arrival(tmp_path: Path) -> None:
+    """Read slowly, it would arrive slowly, and be accepted."""
+    stage, sockets = Stage(tmp_path / "e.db", soft_events_per_second=50, hard_events_per_second=100), Flooded()
+    cycle = DispatcherCycle(stage.processor, sockets, stage.clock, lambda effects: None)
+    for _ in range(10):
+        cycle.run(0)
+        stage.clock.advance(SECOND // 10)
+    assert sockets.read >= 10 * MAX_MESSAGES
+    refused = sockets.acks["quota exceeded"]
+    assert sockets.acks == {"QUEUED": 190, "quota exceeded": refused}, "a burst of one second, and 90 for 0.9 s"
+    assert refused >= 10 * MAX_MESSAGES - 190
+    assert stage.rows() == 190
+    stage.outbox.close()
 
 
 def slow(seconds: float, done: list[int], number: int) -> Callable[[TransactionProcessor], None]:

@@ -9,7 +9,7 @@ import sys
 
 import zmq
 
-from dexorder_relay.broker.zmq_tcp_proxy import zmq_tcp_proxy
+from dexorder_common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
 
 HEARTBEAT_MS = 100
 _QUIET_MS = 500

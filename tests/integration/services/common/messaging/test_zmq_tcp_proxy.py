@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 import pytest
 import zmq
 
-from dexorder_relay.broker.zmq_tcp_proxy import ZmqTcpProxy, zmq_tcp_proxy
+from dexorder_common.messaging.zmq_tcp_proxy import ZmqTcpProxy, zmq_tcp_proxy
 from tests import zmtp
-from tests.integration.services.relay.broker.slow_router import HEARTBEAT_MS
+from tests.integration.services.common.messaging.slow_router import HEARTBEAT_MS
 
 LOOPBACK = "tcp://127.0.0.1:0"
 HELLO = zmtp.message(b"hello")
@@ -68,7 +68,7 @@ def test_messages_arrive_whole_and_in_order_in_both_directions(context: zmq.Cont
 @contextmanager
 def slow_router() -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.services.relay.broker.slow_router"],
+        [sys.executable, "-m", "tests.integration.services.common.messaging.slow_router"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

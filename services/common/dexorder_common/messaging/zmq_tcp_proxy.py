@@ -1,9 +1,12 @@
-"""TCP proxy in front of a bound ZeroMQ socket, so that no connection breaks inside libzmq.
+"""TCP proxy in front of a bound ZeroMQ socket: no connection breaks inside libzmq, and none fills the memory.
 
 libzmq 4.3.5 aborts its process when a connection breaks that it has stopped reading and a heartbeat of either side
 follows (docs/decisions/0018). Peers connect to the proxy, and the proxy connects to libzmq on loopback and copies bytes
 in both directions. When a peer has gone, libzmq reads its last byte and then the end of the stream. A peer that sends
 faster than libzmq reads has to wait, as it would without the proxy.
+
+With `UnreadBytes`, a peer has to wait as well while too much of it is unread. If that is no complete message, it would
+wait for ever, so its connection is closed.
 """
 
 from __future__ import annotations
@@ -12,8 +15,7 @@ import asyncio
 import socket
 import threading
 from asyncio import Transport
-from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import structlog
@@ -21,6 +23,7 @@ import uvloop
 import zmq
 
 from dexorder_common.config import split_address
+from dexorder_common.messaging.unread_bytes import Connection, UnreadBytes
 
 log = structlog.get_logger(__name__)
 _INNER_HOST = "127.0.0.1"  # not a Unix socket: on one libzmq aborts when it is out of file descriptors
@@ -29,6 +32,10 @@ _KEEPALIVE_S = 5
 _SILENT_S = 20
 """Seconds without a TCP acknowledgement after which a peer's connection is closed."""
 _DRAIN_SECONDS = 1.0
+MAX_CONNECTIONS = 4_096
+"""Connections of one port; each takes three file descriptors."""
+STUCK_SECONDS = 5.0
+"""Time after which a connection is closed that has to wait and of which the reading owner reads nothing."""
 _PEER_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S),
@@ -43,16 +50,19 @@ class ZmqTcpProxy:
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
         self._closing = asyncio.Event()
-        self._inner_ports: dict[str, int] = {}
+        self._inner: dict[str, tuple[int, UnreadBytes | None]] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._peers: set[_PeerSide] = set()
         self._thread = threading.Thread(target=self._run, name="zmq-tcp-proxy", daemon=True)
         self._thread.start()
 
-    def bind(self, sock: zmq.Socket[Any], listen: str) -> str:
+    def bind(self, sock: zmq.Socket[Any], listen: str, unread: UnreadBytes | None = None) -> str:
         """Accept peers at ``listen``, ``tcp://host:port``, and connect them to ``sock``.
 
         If this proxy listens there already, only peers that connect from now on reach ``sock``.
+
+        Args:
+            unread: Counts the bytes that the owner of ``sock`` has not read, and limits them.
 
         Returns:
             The address that peers connect to; port 0 takes a free port.
@@ -62,12 +72,12 @@ class ZmqTcpProxy:
         """
         sock.setsockopt(zmq.BACKLOG, _BACKLOG)
         inner_port = sock.bind_to_random_port(f"tcp://{_INNER_HOST}")
-        if listen in self._inner_ports:
-            self._inner_ports[listen] = inner_port
+        if listen in self._inner:
+            self._inner[listen] = inner_port, unread
             return listen
         bound = _listening(listen)
         address = f"{listen.rpartition(':')[0]}:{bound.getsockname()[1]}"
-        self._inner_ports[address] = inner_port
+        self._inner[address] = inner_port, unread
         asyncio.run_coroutine_threadsafe(self._serve(bound, address), self._loop).result()
         return address
 
@@ -77,9 +87,8 @@ class ZmqTcpProxy:
         self._thread.join()
 
     async def _serve(self, bound: socket.socket, address: str) -> None:
-        server = await self._loop.create_server(
-            lambda: _PeerSide(self._peers, lambda: self._inner_ports[address]), sock=bound
-        )
+        peers: set[_PeerSide] = set()  # of this port
+        server = await self._loop.create_server(lambda: _PeerSide(self._peers, peers, self._inner[address]), sock=bound)
         self._servers.append(server)
 
     def _run(self) -> None:
@@ -138,49 +147,127 @@ class _Side(asyncio.Protocol):
 
 
 class _PeerSide(_Side):
-    """The connection that a peer has opened; ``inner_port`` returns the port on which libzmq listens."""
+    """The connection that a peer has opened.
 
-    def __init__(self, peers: set[_PeerSide], inner_port: Callable[[], int]) -> None:
+    Args:
+        all_peers: Peers of the proxy.
+        peers: Those of this port.
+        inner: Port on which libzmq listens, and the count of what its owner has not read.
+    """
+
+    def __init__(self, all_peers: set[_PeerSide], peers: set[_PeerSide], inner: tuple[int, UnreadBytes | None]) -> None:
+        self._all_peers = all_peers
         self._peers = peers
-        self._inner_port = inner_port
+        self._inner_port, self._unread = inner
+        self._counted: Connection | None = None
         self._early: list[bytes] = []
+        self._is_inner_full = False
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self._loop = asyncio.get_running_loop()
+        if len(self._peers) >= MAX_CONNECTIONS:
+            log.warning("connection of a peer refused: too many are open", limit=MAX_CONNECTIONS)
+            transport.abort()
+            return
+        self._all_peers.add(self)
         self._peers.add(self)
         for level, option, value in _PEER_OPTIONS:
             transport.get_extra_info("socket").setsockopt(level, option, value)
-        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
         try:
-            loop = asyncio.get_running_loop()
-            await loop.create_connection(lambda: _InnerSide(self), _INNER_HOST, self._inner_port())
+            if self._unread is not None:
+                self._counted = self._unread.opened(lambda: self._loop.call_soon_threadsafe(self._go_on))
+                with suppress(OSError):  # a system with a single loopback address: no limit
+                    return await self._connect_from((self._counted.address, 0))
+                self._forget()
+            await self._connect_from(None)
         except OSError as error:
             log.warning("connection of a peer refused: the socket is not reachable", reason=str(error))
             self.transport.abort()
 
+    async def _connect_from(self, local: tuple[str, int] | None) -> None:
+        await self._loop.create_connection(lambda: _InnerSide(self), _INNER_HOST, self._inner_port, local_addr=local)
+
     def join(self, inner: _InnerSide) -> None:
         """Connect both sides and pass on the bytes that arrived early."""
         self.other = inner
-        inner.transport.writelines(self._early)
-        self._early.clear()
+        early, self._early = b"".join(self._early), []
+        self._pass(early, inner.transport)
         if self.transport.is_closing():
             inner.transport.write_eof()
         else:
-            self.transport.resume_reading()
+            self._read_or_wait()
 
     def data_received(self, data: bytes) -> None:
         if self.other is None:
             self._early.append(data)
             self.transport.pause_reading()
-        super().data_received(data)
+        elif (target := self._target()) is not None:
+            self._pass(data, target)
+
+    def _pass(self, data: bytes, target: Transport) -> None:
+        target.write(data)
+        counted = self._counted
+        if counted is not None:
+            counted.passed += len(data)
+            if counted.is_full and not counted.is_waiting:
+                counted.is_waiting = True
+                self._close_if_stuck(None, 0)
+                self._go_on()  # the owner may have read on before it could see that the connection waits
+                self._read_or_wait()
+
+    def _go_on(self) -> None:
+        """Read from the peer again if enough has been read of it."""
+        counted = self._counted
+        if counted is not None and counted.is_waiting and not counted.is_full:
+            counted.is_waiting = False
+            self._read_or_wait()
+
+    def _close_if_stuck(self, read: int | None, reads: int) -> None:
+        """Close the connection if its owner has looked for messages, and found none of it, since the last time."""
+        counted, unread = self._counted, self._unread
+        if counted is None or unread is None or not counted.is_waiting:
+            return
+        if read == counted.read and unread.reads > reads + 1:
+            log.warning("connection of a peer closed: it sends no complete message", unread_bytes=counted.unread)
+            self.transport.abort()
+        else:
+            self._loop.call_later(STUCK_SECONDS, self._close_if_stuck, counted.read, unread.reads)
+
+    def inner_is_full(self, is_full: bool) -> None:
+        """Wait while libzmq reads nothing."""
+        self._is_inner_full = is_full
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_inner_full or (self._counted is not None and self._counted.is_waiting):
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._all_peers.discard(self)
         self._peers.discard(self)
         if (target := self._target()) is not None:
             target.write_eof()
             target.resume_reading()  # bytes read from now on are dropped
+        elif self.other is None:
+            self._forget()
+
+    def inner_lost(self) -> None:
+        """Close the peer's connection: libzmq has closed ours."""
+        self._forget()
+        self.transport.close()
+
+    def _forget(self) -> None:
+        if self._counted is not None and self._unread is not None:
+            self._unread.closed(self._counted)
+            self._counted = None
 
 
 class _InnerSide(_Side):
@@ -193,5 +280,11 @@ class _InnerSide(_Side):
         self.transport = transport
         self._peer.join(self)
 
+    def pause_writing(self) -> None:
+        self._peer.inner_is_full(True)
+
+    def resume_writing(self) -> None:
+        self._peer.inner_is_full(False)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._peer.transport.close()
+        self._peer.inner_lost()
