@@ -109,6 +109,9 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.relay!r})"
+
     async def close(self) -> None:
         """Close the connection; requests continue."""
         await self._connection.close()

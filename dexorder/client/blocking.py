@@ -18,6 +18,7 @@ from dexorder.client.series import AsyncSeries
 from dexorder.client.table_rows import AsyncTableRows
 from dexorder.client.triggers import AsyncTriggers
 from dexorder.client.udfs import AsyncUdfs
+from dexorder.errors import DexorderError
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -33,7 +34,10 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine."""
+        """Return the result of a coroutine; DexorderError if the client is closed."""
+        if self.is_closed:
+            work.close()
+            raise DexorderError("the client is closed: make another, or use it inside its `with` block")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -201,6 +205,9 @@ class Client(BlockingPart[AsyncClient]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.relay!r}{', closed' if self._loop.is_closed else ''})"
 
     def close(self) -> None:
         """Close the connection; requests continue."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import index
+from typing import SupportsIndex
 
 from dexorder.client.moments import Moment, moment_ns
 from dexorder.errors import RequestRefused
@@ -152,13 +154,16 @@ def check_limit(limit: int | None) -> None:
         raise RequestRefused(f"limit {limit} is not between 1 and {2**32 - 1}")
 
 
-def parse_period(period: str | int) -> int:
+def parse_period(period: object) -> int:
     """Return the seconds of ``1h`` or of ``3600`` (text or number); InvalidRequest if the period is unknown."""
     if isinstance(period, str) and period in PERIOD_SECONDS:
         return PERIOD_SECONDS[period]
-    if isinstance(period, str) and not (period.isascii() and period.isdigit()):
-        raise InvalidRequest(f"period {period!r} is not one of {', '.join(PERIOD_SECONDS)}")
-    seconds = int(period)
+    if isinstance(period, SupportsIndex):  # a number of numpy is one, too
+        seconds = index(period)
+    elif isinstance(period, str) and period.isascii() and period.isdigit():
+        seconds = int(period)
+    else:
+        raise InvalidRequest(f"period {period!r} is not one of {', '.join(PERIOD_SECONDS)}, or its seconds")
     check_period(seconds)
     return seconds
 

@@ -1,5 +1,5 @@
 import inspect
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from pyiceberg.catalog import load_catalog
 from dexorder import AsyncClient, Client, errors
 from dexorder.client import connection, requests
 from dexorder.client.inputs import make_request
+from dexorder.errors import DexorderError, RequestRefused
 from dexorder.rows import catalog as catalog_rows
 from dexorder.rows.table import Rows
 from dexorder_common.model.history import Progress, RequestState
@@ -43,8 +44,19 @@ def test_blocking_client_returns_the_same_and_may_be_closed_twice(fake: FakeRela
     client = Client()  # from DEXORDER_RELAY
     assert client.history(*ASKED).num_rows == HOURS
     assert [r.ticker for r in client.list_requests(limit=5)] == [TICKER]
+    assert repr(client) == f"Client('{fake.address}')"
     client.close()
     client.close()
+    assert repr(client) == f"Client('{fake.address}', closed)"
+    with pytest.raises(DexorderError, match="the client is closed"):
+        client.list_requests()
+    with pytest.raises(DexorderError, match="the client is closed"):
+        next(client.notifications("HISTORY_READY:x"))
+
+
+def test_period_of_another_type_is_refused_with_words(fake: FakeRelay) -> None:
+    with Client() as client, pytest.raises(RequestRefused, match=r"period datetime.timedelta.* is not one of 1s, 1m"):
+        client.history(TICKER, timedelta(hours=1), "2024-01-01")  # type: ignore[arg-type]
 
 
 async def test_rows_are_read_at_the_announced_snapshot(fake: FakeRelay, warehouse: Warehouse) -> None:
