@@ -31,6 +31,7 @@ class ProdRq(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     ASYNC_MODE_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Name of the Kafka cluster; empty means the default one."""
     topic: _builtins.str
@@ -43,6 +44,10 @@ class ProdRq(_message.Message):
     """Value."""
     async_mode: _builtins.bool
     """Answer before the record is written; partition and offset are -1 then."""
+    idempotency_key: _builtins.str
+    """Chosen by the caller, at most 128 characters: a call that is repeated with the same key writes the record once, and
+    gets the first one's place. Empty for a record that each call writes again.
+    """
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordHeader]:
         """Headers, in order."""
@@ -57,10 +62,11 @@ class ProdRq(_message.Message):
         message: _builtins.bytes = ...,
         async_mode: _builtins.bool = ...,
         headers: _abc.Iterable[Global___RecordHeader] | None = ...,
+        idempotency_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["async_mode", b"async_mode", "cluster", b"cluster", "headers", b"headers", "key_undefined", b"key_undefined", "key_value", b"key_value", "message", b"message", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["async_mode", b"async_mode", "cluster", b"cluster", "headers", b"headers", "idempotency_key", b"idempotency_key", "key_undefined", b"key_undefined", "key_value", b"key_value", "message", b"message", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -113,7 +113,10 @@ class WatchEventsResponse(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one."""
     @_builtins.property
     def opened(self) -> Global___Opened:
         """The session is open and continues from its cursor."""
@@ -136,13 +139,14 @@ class WatchEventsResponse(_message.Message):
         opened: Global___Opened | None = ...,
         reset: Global___Opened | None = ...,
         event: Global___SessionEvent | None = ...,
+        keep_alive: _builtins.bool = ...,
         events: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "keep_alive", b"keep_alive", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "events", b"events", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "events", b"events", "keep_alive", b"keep_alive", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "event"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "event", "keep_alive"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -344,6 +348,11 @@ class PublishManyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ACK_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. ack is not
+    set then.
+    """
     @_builtins.property
     def ack(self) -> _user_events_pb2.EventAck:
         """As on port 5571."""
@@ -352,10 +361,11 @@ class PublishManyResponse(_message.Message):
         self,
         *,
         ack: _user_events_pb2.EventAck | None = ...,
+        keep_alive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "keep_alive", b"keep_alive"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

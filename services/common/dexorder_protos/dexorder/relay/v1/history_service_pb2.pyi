@@ -523,8 +523,13 @@ class WatchProgressResponse(_message.Message):
 
     STATE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     state: Global___RequestState.ValueType
     """State of the request."""
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. The other
+    fields are not set then.
+    """
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Progress of the request."""
@@ -534,10 +539,11 @@ class WatchProgressResponse(_message.Message):
         *,
         state: Global___RequestState.ValueType = ...,
         progress: Global___Progress | None = ...,
+        keep_alive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_alive", b"keep_alive", "progress", b"progress", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,6 +586,9 @@ class WatchNotificationsResponse(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     NOTIFICATION_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one."""
     @_builtins.property
     def opened(self) -> _common_pb2.StreamStart:
         """The stream continues after the request's cursor, or has all that is stored."""
@@ -598,12 +607,13 @@ class WatchNotificationsResponse(_message.Message):
         opened: _common_pb2.StreamStart | None = ...,
         reset: _common_pb2.StreamStart | None = ...,
         notification: Global___Notification | None = ...,
+        keep_alive: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "notification", b"notification", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keep_alive", b"keep_alive", "message", b"message", "notification", b"notification", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "notification", b"notification", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_alive", b"keep_alive", "message", b"message", "notification", b"notification", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "notification"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "notification", "keep_alive"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 

@@ -638,8 +638,13 @@ class WatchControlResponse(_message.Message):
 
     CONTROL_ID_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     control_id: _builtins.int
     """Identity of the instruction; 0 in the first answer."""
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. The other
+    fields are not set then.
+    """
     @_builtins.property
     def control(self) -> _ingest_pb2.IngestorControl:
         """What to do; absent in the first answer."""
@@ -649,10 +654,11 @@ class WatchControlResponse(_message.Message):
         *,
         control_id: _builtins.int = ...,
         control: _ingest_pb2.IngestorControl | None = ...,
+        keep_alive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "control_id", b"control_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "control_id", b"control_id", "keep_alive", b"keep_alive"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

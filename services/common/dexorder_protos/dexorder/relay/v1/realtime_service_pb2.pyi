@@ -572,6 +572,11 @@ class WatchMarketDataResponse(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     TRADES_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. The other
+    fields are not set then.
+    """
     @_builtins.property
     def missed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Missed]:
         """What was not sent to this client, before the rest of this answer."""
@@ -595,10 +600,11 @@ class WatchMarketDataResponse(_message.Message):
         states: _abc.Iterable[Global___LiveState] | None = ...,
         trades: _abc.Iterable[_market_pb2.Trade] | None = ...,
         candles: _abc.Iterable[_market_pb2.Candle] | None = ...,
+        keep_alive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "missed", b"missed", "states", b"states", "trades", b"trades"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "keep_alive", b"keep_alive", "missed", b"missed", "states", b"states", "trades", b"trades"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -384,6 +384,9 @@ class WatchTriggerEventsResponse(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    keep_alive: _builtins.bool
+    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one."""
     @_builtins.property
     def opened(self) -> _common_pb2.StreamStart:
         """The stream continues after the request's cursor, or has all that is stored."""
@@ -402,12 +405,13 @@ class WatchTriggerEventsResponse(_message.Message):
         opened: _common_pb2.StreamStart | None = ...,
         reset: _common_pb2.StreamStart | None = ...,
         event: Global___TriggerEvent | None = ...,
+        keep_alive: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "keep_alive", b"keep_alive", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "keep_alive", b"keep_alive", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "event"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "event", "keep_alive"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
