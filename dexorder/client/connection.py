@@ -23,6 +23,7 @@ from dexorder_common.rpc.client_retry import Failure, answered, code_of, details
 from dexorder_common.rpc.client_tracing import tracing_interceptors
 from dexorder_common.rpc.relay_stubs import RelayStubs
 from dexorder_common.rpc.server_info import decode_server_info
+from dexorder_common.rpc.streams import StreamSilent, unless_silent
 from dexorder_protos.dexorder.relay.v1.history_service_pb2 import ListRequestsRequest
 from dexorder_protos.dexorder.server.v1.server_info_service_pb2 import GetServerInfoRequest
 from dexorder_protos.dexorder.server.v1.server_info_service_pb2_grpc import ServerInfoServiceStub
@@ -208,15 +209,19 @@ class RelayConnection:
     async def stream(
         self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]] | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Yield the messages of an endless stream, which is opened again whenever it breaks.
+        """Yield the messages of an endless stream, which is opened again whenever it breaks or is silent for too long.
 
         ``answers`` is awaited before each reopening: it returns when the relay answers, or raises what ends the stream.
         """
         while True:
             call, pause = method(request), REOPEN_SECONDS
             try:
-                async for message in call:
-                    yield message
+                async with aclosing(unless_silent(call)) as messages:
+                    async for message in messages:
+                        self._has_answered = True
+                        yield message
+            except StreamSilent as silent:
+                self.on_note(f"the stream of the relay at {self.address} is silent ({silent}); opening it again")
             except grpc.aio.AioRpcError as error:
                 if is_failure(error, Failure.OVERLOADED):
                     pause = OVERLOADED_SECONDS

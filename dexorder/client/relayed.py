@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import grpc
 from arro3.io import read_ipc_stream
 
 from dexorder import errors
+from dexorder.client.connection import PATIENCE_SECONDS, REOPEN_SECONDS
 from dexorder.client.failures import answer_error, lacks, version_error
 from dexorder.rows.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.columns import int64_values
@@ -24,7 +27,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
-from dexorder_common.rpc.common_messages import encode_series
+from dexorder_common.rpc.common_messages import decode_series, encode_series
 from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_common.rpc.server_info import decode_server_info
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsRequest, StreamRowsResponse
@@ -108,18 +111,49 @@ class RelayedRows:
             yield from _ascending(answer.batches(answer.row_count))
 
 
+class _Broken(Exception):
+    """The connection broke during the rows."""
+
+
+@dataclass
+class _Place:
+    """Where the rows continue after a break: the time of the last row, because rows of one snapshot have one order.
+
+    Attributes:
+        column: The time by which the rows ascend; None if they do by another column, so that all are read again.
+        time_us: Time of the last row; None before the first.
+        known: Rows that have come and that a stream from this time has again.
+    """
+
+    column: str | None
+    time_us: int | None = None
+    known: int = 0
+
+    def move(self, batch: Rows) -> None:
+        """Move after the rows of a batch."""
+        if self.column is None:
+            self.known += batch.num_rows
+            return
+        times_us = int64_values(batch.column(self.column))
+        before, self.time_us = self.time_us, times_us[-1]
+        of_last = bisect_right(times_us, self.time_us) - bisect_left(times_us, self.time_us)
+        self.known = of_last + (self.known if self.time_us == before else 0)
+
+
 class _RowStream:
-    """Open stream of the relay with a known schema and number of rows."""
+    """Open stream of the relay with a known schema and number of rows; one that breaks is continued."""
 
     def __init__(self, address: str, request: StreamRowsRequest) -> None:
         self._address = address
+        self._request = request
+        dataset = decode_series(request.series).dataset
+        self._place = _Place(None if dataset.whole_exchange else dataset.time_column)
+        self._known = 0
+        """Rows to skip, of those that come."""
+        self._has_answered = False
         self._channel = open_sync_channel(address)
-        self._call = BlockingRelayStubs(self._channel).rows.StreamRows(request)
         try:
-            first = self._next()
-            self._schema = first.data
-            self.snapshot_id = first.snapshot_id if first.HasField("snapshot_id") else None
-            self.row_count = self._next().row_count
+            self._schema, self.snapshot_id, self.row_count = self._opened(request)
         except BaseException:
             self.close()
             raise
@@ -128,7 +162,8 @@ class _RowStream:
         """Yield the first ``count`` rows; at least one batch, which may be empty. CatalogError if there are fewer."""
         left = count
         while left:
-            batch = Rows(read_ipc_stream(self._schema + self._next().data))
+            batch = self._next_batch()
+            self._place.move(batch)
             yield batch if batch.num_rows <= left else batch.slice(0, left)
             left -= min(batch.num_rows, left)
         if not count:
@@ -136,8 +171,53 @@ class _RowStream:
 
     def close(self) -> None:
         """End the call."""
-        self._call.cancel()
         self._channel.close()
+
+    def _opened(self, request: StreamRowsRequest, deadline_s: float | None = None) -> tuple[bytes, int | None, int]:
+        """Open a stream, again while it breaks; a first one must give an answer at once. Return what `_open` does."""
+        while True:
+            try:
+                return self._open(request)
+            except _Broken:
+                if not self._has_answered or (deadline_s is not None and time.monotonic() >= deadline_s):
+                    raise errors.RelayUnreachable(
+                        f"the connection to the relay at {self._address} broke; read again"
+                    ) from None
+            deadline_s = deadline_s or time.monotonic() + PATIENCE_SECONDS
+            time.sleep(REOPEN_SECONDS)
+
+    def _open(self, request: StreamRowsRequest) -> tuple[bytes, int | None, int]:
+        """Open a stream; return its schema, snapshot and number of rows."""
+        self._call = BlockingRelayStubs(self._channel).rows.StreamRows(request)
+        first = self._next()
+        return first.data, first.snapshot_id if first.HasField("snapshot_id") else None, self._next().row_count
+
+    def _next_batch(self) -> Rows:
+        """Return the next rows, at least one; a stream that breaks is continued for as long as rows come."""
+        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                batch = Rows(read_ipc_stream(self._schema + self._next().data))
+            except _Broken:
+                self._continue(deadline_s)
+                continue
+            known = min(self._known, batch.num_rows)
+            self._known -= known
+            if known < batch.num_rows:
+                return batch.slice(known) if known else batch
+
+    def _continue(self, deadline_s: float) -> None:
+        """Open the stream again at the place after the last row."""
+        request = StreamRowsRequest()
+        request.CopyFrom(self._request)
+        if self.snapshot_id is not None:
+            request.snapshot_id = self.snapshot_id
+        if self._place.time_us is not None:
+            request.start_ns = 1_000 * self._place.time_us
+        _, snapshot_id, _ = self._opened(request, deadline_s)
+        if snapshot_id != self.snapshot_id:
+            raise errors.CatalogError(f"snapshot {self.snapshot_id} expired while it was read; read again")
+        self._known = self._place.known
 
     def _next(self) -> StreamRowsResponse:
         try:
@@ -146,10 +226,9 @@ class _RowStream:
             raise errors.CatalogError(f"the relay at {self._address} ended the rows too early; read again") from None
         except grpc.RpcError as error:
             if is_failure(error, Failure.UNANSWERED) and not answered(error):
-                raise errors.RelayUnreachable(
-                    f"the connection to the relay at {self._address} broke; read again"
-                ) from None
+                raise _Broken from None
             raise self._answer_error(code_of(error), details_of(error)) from None
+        self._has_answered = True
         return message
 
     def _answer_error(self, code: Code, details: str) -> errors.DexorderError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -14,7 +14,8 @@ from dexorder.errors import DexorderError, GatewayRefused, GatewayUnreachable
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.model.errors import Code
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
-from dexorder_common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of
+from dexorder_common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of, is_failure
+from dexorder_common.rpc.streams import StreamSilent, unless_silent
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
@@ -41,7 +42,7 @@ async def _channel(address: str, token: str | None = None) -> AsyncIterator[grpc
 
 def _translated(address: str, error: grpc.aio.AioRpcError) -> DexorderError:
     code = code_of(error)
-    if code is Code.UNAVAILABLE:
+    if is_failure(error, Failure.UNANSWERED):
         return GatewayUnreachable(
             f"the gateway at {address} does not answer ({details_of(error)}); start it, or give its address with "
             "--gateway or DEXORDER_GATEWAY_ADDRESS",
@@ -88,10 +89,13 @@ async def publish(address: str, event: given.UserEvent) -> AsyncGenerator[given.
         call = stub.PublishMany()
         try:
             await call.write(pb.PublishManyRequest(event=event))
-            async for answer in call:
-                yield answer.ack
-                if answer.ack.status != given.QUEUED:
-                    return
+            async with aclosing(unless_silent(call)) as answers:
+                async for answer in answers:
+                    yield answer.ack
+                    if answer.ack.status != given.QUEUED:
+                        return
+        except StreamSilent as silent:
+            raise GatewayUnreachable(f"the gateway at {address} does not answer ({silent})", Code.UNAVAILABLE) from None
         finally:
             call.cancel()
 
@@ -124,21 +128,26 @@ async def follow(
         try:
             async with _channel(address, token()) as channel:
                 stub: Any = rpc.EventServiceStub(channel)
-                async for message in stub.WatchEvents(pb.WatchEventsRequest(cursor=cursor, client_name=client_name)):
-                    cursor = _cursor_after(message, cursor)
-                    opened = True
-                    pause = FIRST_PAUSE_SECONDS
-                    more = handle(message, cursor)
-                    if receive and message.event.sequence:
-                        ack = pb.AckEventRequest(cursor=cursor, kind=pb.ACK_KIND_RECEIVED)
-                        await stub.AckEvent(ack, timeout=CALL_SECONDS)
-                    if not more:
-                        return
+                call = stub.WatchEvents(pb.WatchEventsRequest(cursor=cursor, client_name=client_name))
+                async with aclosing(unless_silent(call)) as messages:
+                    async for message in messages:
+                        cursor = _cursor_after(message, cursor)
+                        opened = True
+                        pause = FIRST_PAUSE_SECONDS
+                        more = handle(message, cursor)
+                        if receive and message.event.sequence:
+                            ack = pb.AckEventRequest(cursor=cursor, kind=pb.ACK_KIND_RECEIVED)
+                            await stub.AckEvent(ack, timeout=CALL_SECONDS)
+                        if not more:
+                            return
                 on_note("the session has ended")
+        except StreamSilent as silent:
+            on_note(f"the session at {address} is silent ({silent})")
         except GatewayRefused as error:
             # A session ends with its token, so one that was open continues with a new token.
             expired = opened and error.code is Code.UNAUTHENTICATED
-            if failure_of(error.code) not in (Failure.UNANSWERED, Failure.OVERLOADED) and not expired:
+            unreachable = isinstance(error, GatewayUnreachable)
+            if not unreachable and failure_of(error.code) is not Failure.OVERLOADED and not expired:
                 raise
             opened = False
             on_note(str(error))

@@ -10,9 +10,7 @@ import (
 	"bufio"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"strconv"
@@ -103,6 +101,7 @@ type subscription struct {
 	client  relayv1.HistoryServiceClient
 	request *relayv1.WatchNotificationsRequest // its After is the last position received
 	stream  grpc.ServerStreamingClient[relayv1.WatchNotificationsResponse]
+	cancel  context.CancelFunc // ends the stream
 }
 
 func newSubscription(client relayv1.HistoryServiceClient, topic string) *subscription {
@@ -134,23 +133,38 @@ func (s *subscription) next(ctx context.Context) (*relayv1.Notification, error) 
 	}
 }
 
-// receive returns the next answer, of a new stream after an error.
+// silence is the longest time without an answer: the relay sends keep_alive every 20 seconds.
+const silence = 60 * time.Second
+
+// receive returns the next answer, of a new stream after an error or a silence.
 func (s *subscription) receive(ctx context.Context) (answer *relayv1.WatchNotificationsResponse, err error) {
 	if s.stream == nil {
+		ctx, s.cancel = context.WithCancel(ctx)
 		s.stream, err = s.client.WatchNotifications(ctx, s.request)
 	}
 	if err == nil {
+		timer := time.AfterFunc(silence, s.cancel)
 		answer, err = s.stream.Recv()
+		timer.Stop()
 	}
 	if err != nil {
+		s.cancel()
 		s.stream = nil
 	}
 	return answer, err
 }
 
-// isLost says whether the relay could not be reached, or was stopped.
+// isLost says whether the relay could not be reached, was stopped or was silent, or a proxy reset the stream. All errors
+// of the relay have details, so one of these codes without them is of the connection or a proxy.
 func isLost(err error) bool {
-	return errors.Is(err, io.EOF) || status.Code(err) == codes.Unavailable
+	switch state := status.Convert(err); state.Code() {
+	case codes.Unavailable:
+		return true
+	case codes.Internal, codes.Unknown, codes.Canceled:
+		return len(state.Details()) == 0 // also of io.EOF, the end of a stream
+	default:
+		return false
+	}
 }
 
 func nanoseconds(text string) uint64 {

@@ -19,6 +19,8 @@ import type { WatchNotificationsRequest } from "./gen/dexorder/relay/v1/WatchNot
 import type { WatchNotificationsResponse__Output } from "./gen/dexorder/relay/v1/WatchNotificationsResponse.js";
 import type { ProtoGrpcType } from "./gen/history_service.js";
 
+// The longest time without an answer: the relay sends keep_alive every 20 seconds.
+const SILENCE_MS = 60_000;
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url));
 
 function connect(address: string): HistoryServiceClient {
@@ -70,8 +72,10 @@ async function* notifications(client: HistoryServiceClient, topic: string): Asyn
   for (;;) {
     const answers = client.WatchNotifications(watched);
     answers.on("error", () => {}); // the loop throws it; cancelling makes another one
+    const silence = setTimeout(() => answers.cancel(), SILENCE_MS);
     try {
       for await (const answer of answers as AsyncIterable<WatchNotificationsResponse__Output>) {
+        silence.refresh();
         if (answer.reset) {
           console.error("reset: the relay can't continue at our position; all that is stored follows");
         }
@@ -84,6 +88,7 @@ async function* notifications(client: HistoryServiceClient, topic: string): Asyn
     } catch (error) {
       throwUnlessLost(error);
     } finally {
+      clearTimeout(silence);
       answers.cancel();
     }
     await pause();
@@ -106,8 +111,13 @@ async function repeated<T>(call: (done: Callback<T>) => void): Promise<T> {
   }
 }
 
+// Throws an error that the relay sent. All of its errors have details, so one of these codes without them is of the
+// connection, of a proxy that reset the stream, or of our own cancelling after a silence.
 function throwUnlessLost(error: unknown) {
-  if ((error as grpc.ServiceError).code !== grpc.status.UNAVAILABLE) {
+  const { code, metadata } = error as grpc.ServiceError;
+  const { UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED } = grpc.status;
+  const isOfProxy = [INTERNAL, UNKNOWN, CANCELLED].includes(code) && !metadata?.get("grpc-status-details-bin").length;
+  if (code !== UNAVAILABLE && !isOfProxy) {
     throw error;
   }
   console.error(`waiting for the relay: ${(error as Error).message}`);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import grpc
@@ -12,6 +12,7 @@ import structlog
 
 from dexorder_common.model.datasets import CANDLES, topics
 from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_common.rpc.streams import StreamSilent, unless_silent
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.slots import JobKind, JobSlots
 from dexorder_ingestor.config import IngestorSettings
@@ -50,11 +51,12 @@ class ControlWatcher:
         )
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            with suppress(grpc.aio.AioRpcError):
-                async for answer in self.publisher.relay.WatchControl(request):
-                    pause = _FIRST_PAUSE_SECONDS
-                    if answer.HasField("control"):
-                        await self._obey(answer.control_id, answer.control)
+            with suppress(grpc.aio.AioRpcError, StreamSilent):
+                async with aclosing(unless_silent(self.publisher.relay.WatchControl(request))) as answers:
+                    async for answer in answers:
+                        pause = _FIRST_PAUSE_SECONDS
+                        if answer.HasField("control"):
+                            await self._obey(answer.control_id, answer.control)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

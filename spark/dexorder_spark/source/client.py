@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
+from dexorder_common.rpc.client_retry import Failure, code_of, error_text, failure_of, is_too_large
 from dexorder_protos.source.v1 import source_pb2 as pb
 from dexorder_protos.source.v1 import source_pb2_grpc as rpc
 from dexorder_spark.source.offsets import (
@@ -274,7 +274,8 @@ def is_final(error: Exception) -> bool:
 
     REJECTED is not final: a replica may learn of a log's end a moment late.
     """
-    return is_failure(error, Failure.DENIED) or is_too_large(error)
+    # By the code alone: a source may be any server, and others send no details.
+    return failure_of(code_of(error)) is Failure.DENIED or is_too_large(error)
 
 
 def _request(left: int, limit: int) -> pb.ReadRequest:

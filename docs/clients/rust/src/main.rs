@@ -22,6 +22,9 @@ use stubs::dexorder::relay::v1::{
     GetRequestRequest, Notification, WatchNotificationsRequest, WatchNotificationsResponse,
 };
 
+/// The longest time without an answer: the relay sends keep_alive every 20 seconds.
+const SILENCE: Duration = Duration::from_secs(60);
+
 type Client = HistoryServiceClient<Channel>;
 type AnyError = Box<dyn std::error::Error>;
 
@@ -132,7 +135,7 @@ impl Subscription {
                     self.request.after = notification.cursor.clone();
                     return Ok(notification);
                 }
-                None => {} // a kind of answer that a newer relay has
+                Some(Message::KeepAlive(_)) | None => {} // None: a kind of answer that a newer relay has
             }
         }
     }
@@ -143,7 +146,10 @@ impl Subscription {
             Some(stream) => stream,
             None => self.stream.insert(self.client.watch_notifications(self.request.clone()).await?.into_inner()),
         };
-        stream.message().await?.ok_or_else(|| Status::unavailable("the stream has ended"))
+        match tokio::time::timeout(SILENCE, stream.message()).await {
+            Ok(answer) => answer?.ok_or_else(|| Status::unavailable("the stream has ended")),
+            Err(_) => Err(Status::unavailable("the stream is silent")),
+        }
     }
 }
 
@@ -159,8 +165,11 @@ async fn repeated<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, Any
 
 /// Waits before the next attempt if the relay could not be reached, or was stopped. Returns any other error.
 async fn pause_if_lost(status: Status) -> Result<(), AnyError> {
-    // Of a connection that breaks, tonic makes Unknown.
-    if !matches!(status.code(), Code::Unavailable | Code::Unknown) {
+    // All errors of the relay have details: without them, these codes are of the connection, or of a proxy that reset the
+    // stream.
+    let is_of_proxy =
+        matches!(status.code(), Code::Internal | Code::Unknown | Code::Cancelled) && status.details().is_empty();
+    if status.code() != Code::Unavailable && !is_of_proxy {
         return Err(explained(status));
     }
     eprintln!("waiting for the relay: {status}");

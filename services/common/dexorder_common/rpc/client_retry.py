@@ -1,6 +1,10 @@
 """Meaning of a failed call for its caller: the code, one line of text, and whether another attempt is worth making.
 
 One table serves every client. Each client still decides how long it tries and which of its own errors it raises.
+
+Our servers send details with every error (`STATUS_DETAILS`). A status without them is of the connection, of gRPC, or of
+a proxy, which may pass the call on a moment later: a proxy can only reset a stream that had a message, and grpcio makes
+INTERNAL, UNKNOWN or CANCELLED of that.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from typing import Any
 import grpc
 
 from dexorder_common.model.errors import RETRY_AFTER, Code
+from dexorder_common.rpc.error_details import STATUS_DETAILS
 
 
 class Failure(Enum):
@@ -42,9 +47,31 @@ _FAILURES = {
 }
 
 
+_OF_PROXIES = {Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.UNIMPLEMENTED}
+"""Codes of a stream that a proxy resets, and of a route that it does not have yet."""
+_UNKNOWN_METHOD = ("Method not found!", "Method not implemented!")
+"""Texts of a server of grpcio that lacks a method; gRPC itself answers, without our details."""
+
+
 def failure_of(code: Code) -> Failure:
-    """Return the kind of a failure with this code; BROKEN for the codes that say nothing about another attempt."""
+    """Return the kind of a failure that a server has sent; BROKEN for codes that say nothing about another attempt."""
     return _FAILURES.get(code, Failure.BROKEN)
+
+
+def is_from_server(error: BaseException) -> bool:
+    """Return whether one of our servers sent this status."""
+    if not isinstance(error, grpc.aio.AioRpcError | grpc.Call):
+        return False
+    metadata: Any = error.trailing_metadata()
+    return any(key == STATUS_DETAILS for key, _ in metadata or ())
+
+
+def failure_in(error: BaseException) -> Failure:
+    """Return the kind of the failure of a call of one of our servers, with or without proxies before it."""
+    code, text = code_of(error), details_of(error)
+    if code not in _OF_PROXIES or is_from_server(error) or any(each in text for each in _UNKNOWN_METHOD):
+        return failure_of(code)
+    return Failure.UNANSWERED
 
 
 def code_of(error: BaseException) -> Code:
@@ -57,7 +84,7 @@ def code_of(error: BaseException) -> Code:
 
 def is_failure(error: BaseException, *kinds: Failure) -> bool:
     """Return whether grpcio raised this error for a failed call of one of these kinds."""
-    return isinstance(error, grpc.RpcError) and failure_of(code_of(error)) in kinds
+    return isinstance(error, grpc.RpcError) and failure_in(error) in kinds
 
 
 def answered(error: BaseException) -> bool:

@@ -40,8 +40,9 @@ from dexorder_common.storage.watched_file import WatchedFile
 
 log = structlog.get_logger(__name__)
 
-# By default an aio server answers clients that ping every 10 s with GOAWAY too_many_pings; these options allow it.
-KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
+# By default an aio server answers clients that ping every 10 s with GOAWAY too_many_pings; these options allow one
+# each second, as some proxies send them; a ping that comes a moment early is no reason to end all streams of a proxy.
+KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 900), ("grpc.keepalive_permit_without_calls", 1))
 # gRPC cancels random calls once 1,000 wait to be accepted; a request for a list of tickers makes more.
 BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
 MIN_GRACE_SECONDS = 1.0
@@ -140,7 +141,7 @@ async def grpc_server(
     server = grpc.aio.server(
         interceptors=[
             *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),
-            PolicyInterceptor(calls, admit, internal_text, own_identity),
+            PolicyInterceptor(calls, admit, internal_text, own_identity, settings.keep_alive_seconds),
         ],
         options=[
             *KEEPALIVE,

@@ -23,6 +23,7 @@ from dexorder_common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, Inva
 from dexorder_common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
 from dexorder_common.rpc.field_rules import check_request
 from dexorder_common.rpc.policy import Admit, CallStatus, InternalText, Method, ServedCall
+from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS, KeptAlive, beside, keep_alive_answer
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
@@ -79,8 +80,8 @@ class _GrpcCall(ServedCall):
         self._fields = fields
         self._lost: grpc.aio.BaseError | None = None
 
-    async def send(self, answers: list[bytes]) -> None:
-        """Send serialized answers."""
+    async def send(self, answers: list[Any]) -> None:
+        """Send answers, serialized or not."""
         try:
             for answer in answers:
                 await self._context.write(answer)
@@ -126,16 +127,19 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         admit: Admit | None = None,
         internal_text: InternalText | None = None,
         own_identity: Collection[str] = (),
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         """Create the interceptor.
 
         Args:
             own_identity: Services whose handlers find out who calls, and check the fields of a request after that.
+            keep_alive_seconds: Longest time without an answer in an endless stream.
         """
         self._metrics = metrics
         self._admit = admit or (lambda service, context: None)
         self._internal_text = internal_text or (lambda method, error: None)
         self._own_identity = own_identity
+        self._keep_alive_seconds = keep_alive_seconds
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
@@ -192,6 +196,7 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap_stream(self, behavior: Behavior, method: Method, incoming: Behavior, fields: Fields) -> Behavior:
         admit, tally = self._admit, method.tally
+        keep_alive, seconds = keep_alive_answer(f"/{method.path}"), self._keep_alive_seconds
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             call = _GrpcCall(method, context, fields)
@@ -200,6 +205,12 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
                 answers = behavior(incoming(method, request), context)
                 if inspect.isawaitable(answers):  # a handler that writes to the context itself
                     await answers
+                    return
+                if keep_alive is not None:
+                    kept = KeptAlive(context, keep_alive, seconds)
+                    async with beside(kept.run()), aclosing(answers):
+                        async for answer in answers:
+                            await kept.send(partial(call.send, answer if type(answer) is list else [answer]))
                     return
                 async with aclosing(answers):
                     async for answer in answers:

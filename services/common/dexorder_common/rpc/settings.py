@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import is_loopback
 from dexorder_common.rpc.identity import read_callers
+from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS
 
 
 class ServiceSettings(BaseSettings):
@@ -25,6 +26,8 @@ class ServiceSettings(BaseSettings):
     """Longest time, in seconds, that running calls get after SIGTERM."""
     lame_duck_seconds: float = Field(default=0.0, ge=0)
     """Time, in seconds, after SIGTERM in which health says NOT_SERVING and every call is still served."""
+    keep_alive_seconds: float = Field(default=KEEP_ALIVE_SECONDS, ge=0.01, le=KEEP_ALIVE_SECONDS)
+    """Longest time, in seconds, in which an endless stream sends nothing; less than the idle timeout of any proxy."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     """Largest gRPC message accepted, in bytes."""
     tls_certificate: Path | None = None

@@ -9,6 +9,7 @@ from dexorder.events import gateway_client
 from dexorder_common.model.errors import Code
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from tests.fakes.events.sessions_gateway import served
+from tests.fakes.mesh_proxy import ResettingProxy
 
 
 async def test_a_session_whose_token_expires_continues_with_the_next_one(
@@ -39,6 +40,35 @@ async def test_a_session_whose_token_expires_continues_with_the_next_one(
         )
         assert shown == ["first", "second"] and len(notes) == 1
         assert "answered UNAUTHENTICATED: the token has expired" in notes[0]
+
+
+async def test_a_session_goes_on_though_a_proxy_resets_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_client, "FIRST_PAUSE_SECONDS", 0.01)
+    async with served(tmp_path) as gateway:
+        proxy, shown, notes = ResettingProxy(int(gateway.grpc.rpartition(":")[2])), list[str](), list[str]()
+        for number in range(3):
+            gateway.dispatcher.keep("alice", f"e{number}")
+
+        def handle(message: pb.WatchEventsResponse, place: pb.Cursor) -> bool:
+            if message.HasField("event"):
+                shown.append(message.event.event.event_id)
+            return len(shown) < 3
+
+        proxy.after = [1, 2, 1, 1]  # the stream; that of the next attempt and its ack, or the next ones
+        async with proxy.listening(0) as port:
+            await gateway_client.follow(
+                f"127.0.0.1:{port}",
+                lambda: gateway.token("alice"),
+                None,
+                handle,
+                client_name="test",
+                receive=True,
+                on_note=notes.append,
+            )
+        assert list(dict.fromkeys(shown)) == ["e0", "e1", "e2"] and proxy.resets == 4
+        assert len(notes) == 4 and not any("answered" in note for note in notes)
 
 
 async def test_a_refusal_has_the_gateways_text(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from dexorder_common.model.errors import Code
 from dexorder_common.rpc.client_retry import Failure, code_of, error_text, failure_of, is_failure, is_too_large
 
 
-def failed(code: grpc.StatusCode, details: str | None = "why") -> AioRpcError:
-    return AioRpcError(code, Metadata(), Metadata(), details)
+def failed(code: grpc.StatusCode, details: str | None = "why", *, ours: bool = True) -> AioRpcError:
+    """Return the error of a status that one of our servers sent, or the connection or a proxy before it."""
+    trailing = Metadata(("grpc-status-details-bin", b"")) if ours else Metadata()
+    return AioRpcError(code, Metadata(), trailing, details)
 
 
 def test_codes_are_those_of_grpc() -> None:
@@ -23,6 +25,25 @@ def test_error_of_grpcio_keeps_its_code_and_text(status: grpc.StatusCode) -> Non
     assert error_text(error) == f"{status.name}: why"
     assert is_failure(error, failure_of(Code[status.name]))
     assert not is_failure(error, *(kind for kind in Failure if kind is not failure_of(Code[status.name])))
+
+
+# What is seen behind Envoy, with the code that HTTP/2 or the status of HTTP gives it.
+@pytest.mark.parametrize(
+    ("status", "details"),
+    [
+        (grpc.StatusCode.INTERNAL, "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))"),
+        (grpc.StatusCode.CANCELLED, "Received RST_STREAM with error code 8"),
+        (grpc.StatusCode.UNKNOWN, "Stream removed"),
+        (grpc.StatusCode.UNAVAILABLE, "upstream connect error or disconnect/reset before headers"),
+        (grpc.StatusCode.UNIMPLEMENTED, ""),
+    ],
+)
+def test_status_without_our_details_did_not_come_from_the_server(status: grpc.StatusCode, details: str) -> None:
+    assert is_failure(failed(status, details, ours=False), Failure.UNANSWERED)
+
+
+def test_method_that_a_server_lacks_is_denied_though_grpc_itself_answers() -> None:
+    assert is_failure(failed(grpc.StatusCode.UNIMPLEMENTED, "Method not found!", ours=False), Failure.DENIED)
 
 
 def test_other_errors_are_not_failed_calls() -> None:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
+import grpc
 import pytest
 
+from dexorder_common.rpc import streams
+from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_common.rpc.relay_stubs import RelayStubs
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_common.rpc.streams import beside, until
+from dexorder_protos.dexorder.events.v1 import event_service_pb2
+from dexorder_protos.dexorder.relay.v1 import (
+    history_service_pb2,
+    ingestor_service_pb2,
+    realtime_service_pb2,
+    trigger_service_pb2,
+)
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2_grpc as rpc
 
 
 class Requests:
@@ -66,3 +82,71 @@ async def test_work_beside_a_generator_ends_with_it() -> None:
     await asyncio.sleep(0)
     await generator.aclose()  # type: ignore[attr-defined]  # an async generator
     assert ended.is_set()
+
+
+class Quiet(rpc.HistoryServiceServicer):
+    """Servicer whose streams give some answers, then nothing."""
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
+        for _ in range(self._answers):
+            yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_QUEUED)
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def quiet(answers: int, keep_alive_seconds: float) -> AsyncIterator[Any]:
+    """Give an open stream of a real server."""
+
+    def register(server: grpc.aio.Server) -> Sequence[str]:
+        rpc.add_HistoryServiceServicer_to_server(Quiet(answers), server)  # type: ignore[abstract]
+        return []
+
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=0, keep_alive_seconds=keep_alive_seconds)
+    async with grpc_server(settings, register) as running, grpc.aio.insecure_channel(running.address) as channel:
+        call = RelayStubs(channel).history.WatchProgress(pb.WatchProgressRequest(request_id="r"))
+        yield call
+        call.cancel()
+
+
+async def test_a_stream_has_headers_before_its_first_answer() -> None:
+    async with quiet(0, 20) as call, asyncio.timeout(10):
+        await call.initial_metadata()
+
+
+async def test_a_quiet_stream_gives_keep_alives_after_its_answers() -> None:
+    async with quiet(2, 0.02) as call, asyncio.timeout(10):
+        answers = [await call.read() for _ in range(5)]
+        assert [each.keep_alive for each in answers] == [False, False, True, True, True]
+        assert [each.state for each in answers] == [pb.REQUEST_STATE_QUEUED] * 2 + [0] * 3
+
+
+async def test_a_reader_gets_no_keep_alives_and_gives_up_a_silent_stream() -> None:
+    async with quiet(2, 0.02) as call:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                found = [each async for each in streams.unless_silent(call, 5)]
+    async with quiet(2, 20) as call, asyncio.timeout(10):
+        found = []
+        with pytest.raises(streams.StreamSilent, match=r"nothing came for 0\.1 s"):
+            async for each in streams.unless_silent(call, 0.1):
+                found.append(each)
+        assert len(found) == 2 and call.cancelled()
+
+
+async def test_every_endless_stream_has_keep_alives() -> None:
+    files = (history_service_pb2, realtime_service_pb2, ingestor_service_pb2, trigger_service_pb2, event_service_pb2)
+    endless = {
+        f"{service.full_name}/{method.name}"
+        for file in files
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if method.name.startswith("Watch") or method.name == "PublishMany"
+    }
+    assert len(endless) == 7
+    for path in endless:
+        assert streams.keep_alive_answer(f"/{path}"), path
+    assert streams.keep_alive_answer("/dexorder.relay.v1.HistoryService/GetRequest") is None
+    assert streams.keep_alive_answer("/nobody/Nothing") is None
