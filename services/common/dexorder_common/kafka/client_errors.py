@@ -13,6 +13,7 @@ from dexorder_common.model.errors import (
     NotFound,
     SuiteError,
     Unavailable,
+    Uncertain,
 )
 
 COORDINATOR_CHANGING = frozenset(
@@ -80,7 +81,7 @@ def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
     if code in _FORBIDDEN:
         return NotAllowed(f"the gateway may not write topic {topic!r}: {text}")
     if code in _NOT_ACKNOWLEDGED or error.retriable():
-        return Unavailable(f"no acknowledgement for topic {topic!r}, the record may have been written or not: {text}")
+        return Uncertain(f"no acknowledgement for topic {topic!r}, the record may have been written or not: {text}")
     return SuiteError(f"topic {topic!r}: {text}")
 
 

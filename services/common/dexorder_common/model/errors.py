@@ -97,7 +97,16 @@ class NotAllowed(SuiteError):
     code = Code.PERMISSION_DENIED
 
 
+class Uncertain(SuiteError):
+    """It may have been carried out or not, so only the caller can decide whether to repeat it.
+
+    No proxy repeats a call after this code, and none takes it for "was not carried out".
+    """
+
+    code = Code.ABORTED
+
+
 class Unavailable(SuiteError):
-    """A part that we need can't be reached; the caller may try again."""
+    """A part that we need can't be reached, and nothing has changed; the caller, or a proxy, may try again."""
 
     code = Code.UNAVAILABLE

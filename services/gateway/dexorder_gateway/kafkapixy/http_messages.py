@@ -1,7 +1,7 @@
 """Requests and answers of Kafka-Pixy's HTTP API as the messages of its gRPC API.
 
     method  path                    call              parameters
-    POST    /topics/T/messages      Produce           ``sync``, ``key``; headers ``X-Kafka-NAME`` in base64
+    POST    /topics/T/messages      Produce           ``sync``, ``key``; headers ``X-Kafka-NAME``, ``Idempotency-Key``
     GET     /topics/T/messages      ConsumeNAck       ``group``; auto ack; ``noAck``, ``ackPartition``, ``ackOffset``
     POST    /topics/T/acks          Ack               ``group``, ``partition``, ``offset``
     GET     /topics/T/offsets       GetOffsets        ``group``; ``time_ms``
@@ -107,6 +107,7 @@ async def _produce(request: web.Request, parameters: Parameters) -> pb.ProdRq:
         message=await _message(request),
         async_mode="sync" not in parameters,
         headers=headers,
+        idempotency_key=request.headers.get("Idempotency-Key", ""),
     )
 
 

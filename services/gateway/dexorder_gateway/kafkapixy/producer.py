@@ -13,14 +13,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dexorder_common.kafka.client_errors import produce_error
-from dexorder_common.model.errors import Exhausted, Unavailable
+from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, producer_options
+from dexorder_gateway.kafkapixy.idempotency import Placed, Placing
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, Mode
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
-Placed = tuple[int, int]
-"""Partition and offset."""
 Report = tuple[asyncio.Future[Placed] | None, KafkaError | None, str, int, Placed]
 """Future of the caller (None: async), error, topic, bytes, partition and offset."""
 
@@ -92,13 +91,25 @@ class RecordProducer:
     async def send(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placed:
         """Write one record; return once all in-sync replicas have it, or raise `produce_error` within the timeout."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Placed] = loop.create_future()
-        self._queue(topic, key, value, headers, future)
+        future = self.begin(topic, key, value, headers)
         timer = loop.call_later(self._timeout_s, self._expire, future, topic)
         try:
             return await future
         finally:
             timer.cancel()
+
+    def begin(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placing:
+        """Queue one record and return the future of its place, which fails with `produce_error`."""
+        future: Placing = asyncio.get_running_loop().create_future()
+        self._queue(topic, key, value, headers, future)
+        return future
+
+    async def placed(self, record: Placing, topic: str) -> Placed:
+        """Return the place of a record for one of its callers, or raise as ``send``; the others wait on."""
+        done, _ = await asyncio.wait((record,), timeout=self._timeout_s)
+        if not done:
+            raise self._not_acknowledged(topic)
+        return record.result()
 
     def send_async(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> None:
         """Queue one record and return; it stays queued until Kafka has it, refuses it, or the gateway stops."""
@@ -133,8 +144,11 @@ class RecordProducer:
 
     def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
         if not future.done():
-            waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
-            future.set_exception(Unavailable(f"{waited}, the record may have been written or may still be"))
+            future.set_exception(self._not_acknowledged(topic))
+
+    def _not_acknowledged(self, topic: str) -> Uncertain:
+        waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
+        return Uncertain(f"{waited}, the record may have been written or may still be")
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
         offset = message.offset()

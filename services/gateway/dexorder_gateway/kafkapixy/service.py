@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,8 +16,9 @@ from dexorder_common.model.datasets import topics
 from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, Unavailable
 from dexorder_common.rpc.identity import Caller, Role, current_caller
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
-from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
+from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Cluster, Clusters
 from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME
+from dexorder_gateway.kafkapixy.idempotency import KnownRecords, RecordKey, refuse_repeated
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -69,6 +70,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
+        self._known = KnownRecords()
         self._stopping = False
 
     def stop_taking(self) -> None:
@@ -87,10 +89,29 @@ class KafkaPixy(rpc.KafkaPixyServicer):
             raise UnknownTopic(f"topic {topic!r} does not exist")
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
+        if request.idempotency_key:
+            return await self._produce_once(cluster, request, key, headers)
+        refuse_repeated(context.invocation_metadata(), "give idempotency_key, or turn retries off for Produce")
         if request.async_mode:
             cluster.producer.send_async(topic, key, request.message, headers)
             return _QUEUED
         partition, offset = await cluster.producer.send(topic, key, request.message, headers)
+        return pb.ProdRs(partition=partition, offset=offset)
+
+    async def _produce_once(
+        self, cluster: Cluster, request: pb.ProdRq, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> pb.ProdRs:
+        """Write the record of a key, unless this gateway has it already."""
+        caller, topic = current_caller(), request.topic
+        record = self._known.once(
+            caller.client_id if caller else "",
+            RecordKey(cluster.config.name, topic, request.idempotency_key),
+            request.SerializeToString(deterministic=True),
+            lambda: cluster.producer.begin(topic, key, request.message, headers),
+        )
+        if request.async_mode:
+            return _QUEUED
+        partition, offset = await cluster.producer.placed(record, topic)
         return pb.ProdRs(partition=partition, offset=offset)
 
     async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
@@ -103,6 +124,8 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         if not known:
             topic_name(topic)
         auto_ack = request.auto_ack and not request.no_ack
+        if auto_ack:
+            refuse_repeated(context.invocation_metadata(), "with auto_ack its record would be lost; call again")
         acks_earlier = not (request.no_ack or auto_ack)
         if acks_earlier:
             _check_place("ack_partition", request.ack_partition, "ack_offset", request.ack_offset)

@@ -54,7 +54,7 @@ def test_record_is_acknowledged_when_all_replicas_have_it_and_written_once(
     gateway.stub.Produce(record(topic, b"0"), timeout=60)
     two_brokers.kill_second()
     code, details = refusal(lambda: gateway.stub.Produce(record(topic, b"1"), timeout=60))
-    assert code is grpc.StatusCode.UNAVAILABLE, details
+    assert code is grpc.StatusCode.ABORTED, details
     two_brokers.start_second()
     gateway.stub.Produce(record(topic, b"2"), timeout=60)
     found = [gateway.consume(topic, auto_ack=True).message for _ in range(3)]

@@ -67,7 +67,6 @@ FINAL = frozenset(
     for name in (
         "INVALID_ARGUMENT",
         "NOT_FOUND",
-        "UNIMPLEMENTED",
         "PERMISSION_DENIED",
         "UNAUTHENTICATED",
         "FAILED_PRECONDITION",

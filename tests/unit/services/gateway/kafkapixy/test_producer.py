@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder_common.model.errors import Exhausted, Unavailable
+from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
 from dexorder_gateway.kafkapixy.producer import RecordProducer, RoundRobin
@@ -29,7 +29,7 @@ def failed(registry: CollectorRegistry, mode: str) -> float | None:
 async def test_send_fails_within_the_produce_timeout() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig(timeout_seconds=0.3))
-    with pytest.raises(Unavailable, match="topic 't'"):
+    with pytest.raises(Uncertain, match="topic 't'"):
         await of.send("t", b"", b"v", [])
     await of.close(0.1)
     assert failed(registry, "sync") == 1

@@ -1,0 +1,138 @@
+"""Calls whose first answer a proxy loses and which it then repeats: nothing is doubled, or lost without an error.
+
+docs/api.md has the table that these tests hold to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
+from tests.fakes.mesh_proxy import RepeatingProxy
+from tests.gateway_thread import GatewayThread, MakeTopic, Write, numbers, records
+
+pytestmark = pytest.mark.kafka
+
+
+@asynccontextmanager
+async def behind(gateway: GatewayThread, *, marks: bool = True) -> AsyncIterator[tuple[RepeatingProxy, Any]]:
+    """Give a proxy that loses nothing yet, and a stub behind it."""
+    proxy = RepeatingProxy(gateway.address, marks=marks)
+    async with proxy.listening() as address, grpc.aio.insecure_channel(address) as channel:
+        yield proxy, rpc.KafkaPixyStub(channel)
+
+
+async def aborted(call: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    return str(caught.value.details())
+
+
+async def consume(stub: Any, topic: str, **fields: Any) -> pb.ConsRs:
+    while True:
+        try:
+            answer: pb.ConsRs = await stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=topic, **fields))
+            return answer
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.NOT_FOUND, error
+
+
+def written(kafka: str, topic: str) -> list[bytes]:
+    return [record.value() for record in records(kafka, topic)]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+async def test_a_record_with_a_key_is_written_once(
+    shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic, async_mode: bool
+) -> None:
+    topic = kafka_topic(1)
+    async with behind(shared_gateway, marks=False) as (proxy, stub):
+        for number in range(5):
+            proxy.lost = 1
+            request = pb.ProdRq(
+                topic=topic, message=b"%d" % number, async_mode=async_mode, idempotency_key=f"k{number}"
+            )
+            answer = await stub.Produce(request)
+            assert answer.offset == (-1 if async_mode else number)
+        last = await stub.Produce(pb.ProdRq(topic=topic, message=b"last"))
+    assert last.offset == 5 and len(proxy.answers) == 11
+    assert written(kafka, topic) == [b"0", b"1", b"2", b"3", b"4", b"last"]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+async def test_a_record_without_a_key_is_written_once_and_its_caller_hears_that_it_may_be(
+    shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic, async_mode: bool
+) -> None:
+    topic = kafka_topic(1)
+    async with behind(shared_gateway) as (proxy, stub):
+        proxy.lost = 1
+        text = await aborted(stub.Produce(pb.ProdRq(topic=topic, message=b"0", async_mode=async_mode)))
+        assert "an earlier attempt of this call may have been carried out; give idempotency_key" in text
+        await stub.Produce(pb.ProdRq(topic=topic, message=b"last"))
+    assert written(kafka, topic) == [b"0", b"last"]
+
+
+async def test_a_key_of_another_record_is_refused(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    async with behind(shared_gateway) as (_, stub):
+        await stub.Produce(pb.ProdRq(topic=topic, message=b"0", idempotency_key="k"))
+        with pytest.raises(grpc.aio.AioRpcError, match="belongs to another record") as caught:
+            await stub.Produce(pb.ProdRq(topic=topic, message=b"1", idempotency_key="k"))
+        assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+async def test_no_record_is_lost_with_auto_ack_unless_its_caller_hears_it(
+    shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(4))
+    got: list[bytes] = []
+    errors = 0
+    async with behind(shared_gateway) as (proxy, stub):
+        got.append((await consume(stub, topic, auto_ack=True)).message)
+        for _ in range(2):
+            proxy.lost = 1
+            try:
+                got.append((await consume(stub, topic, auto_ack=True)).message)
+            except AssertionError as error:
+                assert "ABORTED" in str(error) and "its record would be lost" in str(error)
+                errors += 1
+        got.append((await consume(stub, topic, auto_ack=True)).message)
+    assert errors == 2 and got == numbers(4)[:1] + numbers(4)[3:], "each of two errors stands for a record"
+
+
+async def test_a_record_whose_answer_was_lost_comes_again_without_auto_ack(
+    start_gateway: Any, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic, gateway = kafka_topic(1), start_gateway(ack_timeout_seconds=1.0, long_polling_timeout_ms=500)
+    write(topic, *numbers(4))
+    seen: list[int] = []
+    async with behind(gateway) as (proxy, stub):
+        found = await consume(stub, topic, no_ack=True)
+        while len(set(seen)) < 3:
+            seen.append(found.offset)
+            proxy.lost = 1
+            found = await consume(stub, topic, ack_partition=found.partition, ack_offset=found.offset)
+        await stub.Ack(pb.AckRq(topic=topic, group=topic, partition=found.partition, offset=found.offset))
+        await asyncio.sleep(0)
+    assert sorted({*seen, found.offset}) == [0, 1, 2, 3] and len(seen) == len(set(seen))
+
+
+async def test_an_ack_that_is_repeated_is_one(
+    shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(2))
+    async with behind(shared_gateway) as (proxy, stub):
+        found = await consume(stub, topic, no_ack=True)
+        proxy.lost = 1
+        await stub.Ack(pb.AckRq(topic=topic, group=topic, partition=found.partition, offset=found.offset))
+        assert (await consume(stub, topic, no_ack=True)).offset == 1
