@@ -47,7 +47,8 @@ class Driver:
         """Process batches until the end."""
         parts = self.parts
         await parts.table.pause()
-        place = SourcePlace(SOURCE, "topic", position=parts.table.current.state.position(SOURCE))
+        starts = dict.fromkeys(range(len(parts.log.partitions)), 0)  # as the product's resume() takes them from the log
+        place = SourcePlace(SOURCE, "topic", position=starts | parts.table.current.state.position(SOURCE))
         while True:
             await parts.log.wait(place.position)
             await asyncio.sleep(self._random.uniform(0.2, 2.0))
