@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ ROLES = {
     "dexorder.udf.v1.UdfRegistryService": (Role.CLIENT, Role.ADMIN),
 }
 """Roles that may call each service, with identity on."""
-MINUTE_NS = 60 * SECOND_NS
+MINUTE_NS, DAY_NS = 60 * SECOND_NS, 86_400 * SECOND_NS
 
 
 def unknown_request(request_id: str) -> NotFound:
@@ -104,6 +104,8 @@ class Limits:
     open_streams: int
     subscriptions: int
     triggers: int
+    periods_per_day: int
+    refreshed_periods_per_day: int
 
 
 class CallerQuotas:
@@ -116,7 +118,7 @@ class CallerQuotas:
         self._unfinished: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._periods: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
-        self._paid_until_ns: dict[str, int] = {}
+        self._paid_until_ns: dict[tuple[str, str], int] = {}
 
     def enter(self, request: HistoryRequest) -> None:
         """Count a request that was accepted, or was read from the store at start."""
@@ -137,16 +139,38 @@ class CallerQuotas:
 
         Exhausted says when the next one is accepted.
         """
-        if caller is None:
-            return
-        limit = self._of(caller).submissions_per_minute
-        paid_until_ns = max(self._paid_until_ns.get(caller.client_id, now_ns), now_ns) + MINUTE_NS // limit
-        wait_ns = paid_until_ns - now_ns - MINUTE_NS
-        if wait_ns > 0:
-            seconds = wait_ns / SECOND_NS
-            hint = f"the next one is accepted in {seconds:.3f} s"
-            raise self._refused(caller, "submissions_per_minute", limit + 1, limit, hint, seconds)
-        self._paid_until_ns[caller.client_id] = paid_until_ns
+        if caller is not None:
+            self._spend(caller, {"submissions_per_minute": 1}, MINUTE_NS, now_ns)
+
+    def spend(self, caller: Caller | None, requests: Sequence[HistoryRequest], *, again: bool, now_ns: int) -> None:
+        """Count the periods of requests that are accepted; neither their end nor a cancel gives them back.
+
+        Args:
+            again: They fetch what is in the table already, for a refresh or a repair.
+
+        Raises:
+            Exhausted: They are more than is left of a day's; the error says when they are not.
+        """
+        if caller is not None:
+            periods = sum(each.max_candles for each in requests)
+            refreshed = {"refreshed_periods_per_day": periods} if again else {}
+            self._spend(caller, {"periods_per_day": periods, **refreshed}, DAY_NS, now_ns)
+
+    def _spend(self, caller: Caller, costs: Mapping[str, int], window_ns: int, now_ns: int) -> None:
+        """Use parts of quotas, each of which refills evenly over a window and may be used at once; all or none."""
+        paid_until_ns = {}
+        for quota, cost in costs.items():
+            limit: int = getattr(self._of(caller), quota)
+            key = (caller.client_id, quota)
+            paid_until_ns[key] = max(self._paid_until_ns.get(key, now_ns), now_ns) + window_ns * cost // limit
+            wait_ns = paid_until_ns[key] - now_ns - window_ns
+            if cost > limit:  # waiting would not help
+                raise self._refused(caller, quota, cost, limit, "ask for less")
+            if wait_ns > 0:
+                seconds = wait_ns / SECOND_NS
+                hint = f"the next one is accepted in {seconds:.3f} s"
+                raise self._refused(caller, quota, limit + cost, limit, hint, seconds)
+        self._paid_until_ns |= paid_until_ns
 
     def admit(self, caller: Caller | None, request: HistoryRequest) -> None:
         """Check that there is room for one more request, before it is accepted.

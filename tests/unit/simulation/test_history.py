@@ -21,11 +21,6 @@ def test_equal_seeds_tell_equal_stories() -> None:
     assert first.story == second.story
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="a refresh retracts coverage before the new pages are there; cancelled too",
-)
 def test_a_refresh_that_is_cancelled_takes_nobodys_coverage() -> None:
     simulate(1, Plan(requests=3, refresh_cancelled=True))
 

@@ -112,5 +112,9 @@ class DispatchNumbers:
         return self.last
 
     def new_id(self, context: str = "") -> str:
-        """Return the id of a new dispatch, with the context of its trace as text, if it is traced."""
+        """Return the id of a new dispatch, with the context of its trace as text, if it is traced.
+
+        The number before it is left out, for a retraction of the claims that the dispatch replaces.
+        """
+        self.next()
         return new_dispatch_id(self.next(), self._new_token() + context)

@@ -70,8 +70,7 @@ class HistoryRequest:
         limit: Number of candles after which the answer ends; None for the whole range.
         client_id: The caller, which also receives the notification on its own topic; may be empty.
         refresh: Fetch the whole range from the exchange again, whatever the table has.
-        again: As ``refresh``, but coverage stays in force until then, because no error is known. Only the relay itself
-            submits such requests.
+        again: As ``refresh``, for the relay itself: a candle that is not found again keeps its row and its claim.
     """
 
     request_id: str
@@ -90,6 +89,11 @@ class HistoryRequest:
         """Return a request for a dataset that concerns a whole exchange, which has no range."""
         ticker = Series.whole_exchange(exchange, dataset).ticker
         return cls(request_id, ticker, 0, 0, 0, client_id=client_id, dataset=dataset)
+
+    @property
+    def fetches_covered(self) -> bool:
+        """Whether the whole range is fetched, covered or not."""
+        return self.refresh or self.again
 
     @property
     def series(self) -> Series:

@@ -58,6 +58,8 @@ class Quota(FileModel):
     open_streams: int | None = Field(default=None, ge=0)
     subscriptions: int | None = Field(default=None, ge=0)
     triggers: int | None = Field(default=None, ge=0)
+    periods_per_day: int | None = Field(default=None, ge=1)
+    refreshed_periods_per_day: int | None = Field(default=None, ge=1)
 
 
 NO_QUOTA = Quota()

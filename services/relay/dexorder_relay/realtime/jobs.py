@@ -80,6 +80,7 @@ class RealtimeJobs:
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was used for another subscription")
             await context.store.commit(())  # the first one, given before, is on disk then
             return False
+        context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         context.quotas.subscribe(caller, self._owned(wanted.client_id))
         changes = Changes()
         job = self._accept(wanted, changes)

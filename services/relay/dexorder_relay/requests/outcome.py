@@ -35,6 +35,7 @@ class OutcomeDecider:
     def __init__(self, context: Context, retraction_log: RetractionLog) -> None:
         self._context = context
         self._state = context.state
+        self._store = context.store
         self._reader = context.reader
         self._clock = context.clock
         self._attempts = context.settings.count_attempts
@@ -50,6 +51,8 @@ class OutcomeDecider:
         """
         if not live.request.dataset.pages_count:
             return self._final_alone(live)
+        if live.request.refresh:
+            await self._replace(live)
         await self._context.look_again(live)
         reading = await self._read(live)
         found, request = reading.found, live.request
@@ -102,6 +105,20 @@ class OutcomeDecider:
         order = await self._retraction_log.record(series, spans, LOST)
         coverage.retract(self._state, series, spans, order, changes)
         planner.replan(self._state, series, spans, changes, skip=request_id)
+
+    async def _replace(self, live: LiveRequest) -> None:
+        """Take back older claims of candles that a refresh did not find, now that all of its pages are there.
+
+        The request then ends as ERROR and names their rows.
+        """
+        state, store = self._state, self._store
+        for job in state.jobs_again(live):
+            if gone := state.vanished(job):
+                reason = f"request {live.request.request_id} did not find its candles"
+                order = await self._retraction_log.record(job.series, gone, reason, before=job.first_dispatch)
+                changes = Changes()
+                coverage.replace(state, job, gone, order, changes)
+                await store.commit(changes)
 
     async def _read(self, live: LiveRequest) -> Reading:
         """Read until the table confirms coverage, or the attempts are used up."""

@@ -64,8 +64,12 @@ class RetractionLog:
         self._clock = clock
         self._lock = asyncio.Lock()
 
-    async def record(self, series: Series, spans: Iterable[TimeRange], reason: str) -> Order:
+    async def record(
+        self, series: Series, spans: Iterable[TimeRange], reason: str, *, before: int | None = None
+    ) -> Order:
         """Write that coverage of ``spans`` is retracted; return its place for ``coverage.retract``.
+
+        With ``before``, claims of this dispatch and of later ones stay in force.
 
         The caller changes the state and hands the change to the store before its next await. It must get there even if
         it is cancelled, so it runs in a task of the engine.
@@ -74,7 +78,8 @@ class RetractionLog:
             Unavailable: The table cannot be written now; nothing has changed.
         """
         async with self._lock:
-            order = Order(self._numbers.next(), self._clock.wall_ns() // MICROSECOND_NS * MICROSECOND_NS)
+            number = self._numbers.next() if before is None else before - 1
+            order = Order(number, self._clock.wall_ns() // MICROSECOND_NS * MICROSECOND_NS)
             made = [Retraction(series, span, order) for span in spans]
             attempts = AsyncRetrying(
                 stop=stop_after_attempt(WRITE_ATTEMPTS), wait=random_wait(self._random, 0.2, 2.0), reraise=True

@@ -37,7 +37,7 @@ class Submitter:
         Raises:
             InvalidRequest: A field cannot be answered, or the id belongs to another request.
             Exhausted: A quota of the caller is used up; nothing is stored.
-            Unavailable: The store, or for a refresh the retraction table, cannot be written; the caller may try again.
+            Unavailable: The store cannot be written; the caller may try again.
         """
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
         check(request, self._context.venues, self._context.settings.max_request_periods)
@@ -57,12 +57,8 @@ class Submitter:
             if known != request:
                 raise InvalidRequest(f"request_id {request_id!r} was used for another request")
             return False
-        if request.refresh:
-            reason = f"request {request_id} fetches it again"
-            await self.refetch(request.series, [request.span], reason, [request], caller)
-        else:
-            self._enter([request], caller)
-            await self._accept([request], Changes())
+        self._enter([request], caller, again=request.refresh)
+        await self._accept([request])
         return True
 
     async def fetch_again(self, requests: Sequence[HistoryRequest]) -> None:
@@ -70,8 +66,8 @@ class Submitter:
 
         Coverage of their ranges stays in force meanwhile. Unavailable if the store cannot be written.
         """
-        self._enter(requests, None)
-        await self._accept(requests, Changes())
+        self._enter(requests, None, again=True)
+        await self._accept(requests)
 
     async def refetch(
         self,
@@ -80,9 +76,9 @@ class Submitter:
         reason: str,
         requests: Sequence[HistoryRequest],
         caller: Caller | None,
-        retracted: Callable[[], Awaitable[None]] | None = None,
+        retracted: Callable[[], Awaitable[None]],
     ) -> None:
-        """Retract coverage of ranges, then accept checked requests that fetch them again.
+        """Retract coverage of ranges whose claims are wrong, then accept checked requests that fetch them again.
 
         It runs in a task of the engine: it is complete when this returns, even if the caller is cancelled meanwhile. No
         other caller can accept the ids until then.
@@ -97,7 +93,7 @@ class Submitter:
             InvalidRequest: A request exceeds a quota by itself; nothing has changed.
             Unavailable: A table or the store cannot be written now.
         """
-        self._enter(requests, caller)
+        self._enter(requests, caller, again=True)
         request_ids = [each.request_id for each in requests]
         done = asyncio.get_running_loop().create_future()
         self._refetches.update(dict.fromkeys(request_ids, done))
@@ -129,7 +125,7 @@ class Submitter:
         spans: Sequence[TimeRange],
         reason: str,
         requests: Sequence[HistoryRequest],
-        retracted: Callable[[], Awaitable[None]] | None,
+        retracted: Callable[[], Awaitable[None]],
     ) -> None:
         context, changes = self._context, Changes()
         try:
@@ -137,38 +133,36 @@ class Submitter:
                 order = await self._retraction_log.record(series, spans, reason)
                 coverage.retract(context.state, series, spans, order, changes)
                 context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
-            if retracted is not None:
-                planner.replan(context.state, series, spans, changes)  # other requests do not wait for these
-                await context.store.commit(changes)
-                context.wake.set()
-                changes, spans = Changes(), ()
-                await retracted()
+            planner.replan(context.state, series, spans, changes)  # other requests do not wait for these
+            await context.store.commit(changes)
+            context.wake.set()
+            await retracted()
         except BaseException:
             for each in requests:
                 context.quotas.leave(each)
             raise
-        await self._accept(requests, changes, spans)
+        await self._accept(requests)
 
-    def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None) -> None:
-        for index, request in enumerate(requests):
-            try:
-                self._context.quotas.admit(caller, request)
-            except BaseException:
-                for entered in requests[:index]:
-                    self._context.quotas.leave(entered)
-                raise
-            self._context.quotas.enter(request)
+    def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None, *, again: bool) -> None:
+        """Count requests in the quotas of the caller; all or none."""
+        quotas, entered = self._context.quotas, list[HistoryRequest]()
+        try:
+            for request in requests:
+                quotas.admit(caller, request)
+                quotas.enter(request)
+                entered.append(request)
+            quotas.spend(caller, requests, again=again, now_ns=self._context.clock.monotonic_ns())
+        except BaseException:
+            for request in entered:
+                quotas.leave(request)
+            raise
 
-    async def _accept(
-        self, requests: Sequence[HistoryRequest], changes: Changes, retracted: Sequence[TimeRange] = ()
-    ) -> None:
-        """Plan requests, and retracted ranges for other requests; on disk when this returns."""
-        context = self._context
+    async def _accept(self, requests: Sequence[HistoryRequest]) -> None:
+        """Plan requests; on disk when this returns."""
+        context, changes = self._context, Changes()
         state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
         times_ns, trace = {"wall_ns": wall_ns, "now_ns": now_ns}, submitted_in()
         accepted = [planner.accept(state, each, changes, trace=trace, **times_ns) for each in requests]
-        if retracted:
-            planner.replan(state, requests[0].series, retracted, changes)
         saved = context.store.commit(changes)
         for each in requests:
             self._unsaved[each.request_id] = saved

@@ -116,6 +116,22 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ord
             changes.append(ValueStored(job))
 
 
+def replace(state: HistoryState, job: Job, spans: Sequence[TimeRange], order: Order, changes: Changes) -> None:
+    """Take back older claims of ranges in which a refresh has found no candle, which are empty by its own pages.
+
+    The retraction table lists the ranges already. Coverage counts throughout; the absence is queried again, because an
+    exchange that fails to return a candle for a while must not cost a row.
+    """
+    coverage = state.coverage[job.series]
+    for span in spans:
+        state.retractions[job.series].add(span, order)
+        changes.append(ValueStored(Retraction(job.series, span, order)))
+    gone = state.vanished(job) if job.id in state.jobs else []  # a job that ended meanwhile misses newer pages
+    for part in (common for each in gone for common in intersect(spans, each)):
+        changes.append(RangesChanged(job.series, "empty", coverage.empty.add(part)))
+        changes.append(AbsencesChanged(job.series, state.provisional.add(job.series, [part], now_ns=order.time_ns)))
+
+
 def settle_jobs(state: HistoryState, changes: Changes) -> None:
     """Settle every queued job with nothing left to fetch, after coverage that came from elsewhere than a report."""
     for job in state.jobs.values():

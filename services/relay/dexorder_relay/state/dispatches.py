@@ -132,6 +132,7 @@ def report(
             if job is not None and job.again:
                 for part in intersect([result.span], job.span):
                     changes.append(RangesChanged(job.id, "landed", job.landed.add(part)))
+            _note_present(state, result, changes)
         elif job is not None:
             _refuse(job, result, changes)
     for live in state.requests.values():
@@ -143,6 +144,15 @@ def report(
         for job in state.jobs_of(series):
             if any(map(job.span.overlaps, spans)) and settle_job(state, job):
                 changes.append(ValueStored(job))
+
+
+def _note_present(state: HistoryState, result: PageResult, changes: Changes) -> None:
+    """Note where a page has candles for the jobs that fetch its range again and were dispatched before it."""
+    candles = subtract([result.span], result.empty)
+    for job in state.jobs_of(result.series):
+        if job.again and job.dispatch_ids and job.first_dispatch <= result.dispatch:
+            for part in intersect(candles, job.span):
+                changes.append(RangesChanged(job.id, "present", job.present.add(part)))
 
 
 def _take(job: Job, result: PageResult, changes: Changes) -> None:

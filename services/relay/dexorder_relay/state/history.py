@@ -127,9 +127,19 @@ class HistoryState:
 
         Another request that waits for such a job needs what is not covered, and no more.
         """
-        jobs = [self.jobs[job_id] for job_id in live.jobs if live.request.again]
-        jobs = [job for job in jobs if job.again]
-        return merge(hole for job in jobs for hole in job.landed.holes(job.span))
+        return merge(hole for job in self.jobs_again(live) for hole in job.landed.holes(job.span))
+
+    def jobs_again(self, live: LiveRequest) -> list[Job]:
+        """Return the jobs of a request that fetch its range although it is covered."""
+        jobs = [self.jobs[job_id] for job_id in live.jobs if live.request.fetches_covered]
+        return [job for job in jobs if job.again]
+
+    def vanished(self, job: Job) -> list[TimeRange]:
+        """Return the ranges in which a job that fetches again found no candle, and coverage claims some."""
+        coverage = self.coverage[job.series]
+        absent = subtract(job.landed, job.present)
+        claimed = [part for each in absent for part in coverage.covered.within(each)]
+        return subtract(claimed, coverage.empty)
 
     def queried_again(self, series: Series) -> list[TimeRange]:
         """Return the covered ranges of a series that jobs fetch again and whose pages are still to come."""

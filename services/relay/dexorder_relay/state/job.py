@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.history import Delay, Dispatch, FinalResult, FinalStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import RangeSet, TimeRange, subtract
@@ -91,6 +92,8 @@ class Job:
         dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
         again: It fetches its range although that is covered. What its methods take as ``covered`` is ``landed`` then.
         landed: Ranges of committed pages of its own dispatches; only if ``again``.
+        present: Ranges in which a committed page of its first dispatch, or of any later one, has candles; only if
+            ``again``.
         trace: Context of the span of the request that created it, as text; empty if that is not traced.
     """
 
@@ -118,7 +121,13 @@ class Job:
     dispatch_ids: set[str] = field(default_factory=set)
     again: bool = False
     landed: RangeSet = field(default_factory=RangeSet)
+    present: RangeSet = field(default_factory=RangeSet)
     trace: str = ""
+
+    @property
+    def first_dispatch(self) -> int:
+        """Number of its first dispatch; it has one."""
+        return min(map(number_of, self.dispatch_ids))
 
     def assign(self, dispatch_id: str, covered: RangeSet) -> Dispatch:
         """Start a dispatch of the first range to fetch; further ranges follow after its final record."""

@@ -68,7 +68,7 @@ def accept(
     changes.append(RequestAccepted(live))
     if request.dataset.whole_exchange:
         _create(state, live, TimeRange(0, MAX_TIME_NS), changes)
-    elif request.again:
+    elif request.fetches_covered:
         for part in split_by_periods(live.planned, period, state.job_periods):  # covered or not
             _create(state, live, part, changes, again=True)
     else:

@@ -61,6 +61,7 @@ class RegisteredTriggers:
         known = await context.store.read(store.find, trigger.trigger_id)
         is_new = False
         if known is None:
+            quotas.submit(caller, now_ns=context.clock.monotonic_ns())
             compiled = await self.compile(trigger)
             now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
             known, is_new = await context.store.write(

@@ -19,7 +19,7 @@ from dexorder_relay.access import CallerQuotas, Limits
 
 DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
 BOSS = Caller("boss", Role.ADMIN)
-NO_LIMITS = Limits(10**9, 10**9, 10**18, 10**9, 10**9, 10**9)
+NO_LIMITS = Limits(10**9, 10**9, 10**18, 10**9, 10**9, 10**9, 10**18, 10**18)
 
 
 def request(client_id: str, minutes: int = 10, *, request_id: str = "r", limit: int | None = None) -> HistoryRequest:
@@ -188,6 +188,30 @@ def test_a_refused_attempt_costs_nothing() -> None:
             q.submit(DESK, now_ns=0)
     q.submit(OTHER, now_ns=0)
     q.submit(DESK, now_ns=SECOND_NS)
+
+
+def test_periods_of_a_day_are_not_given_back_by_an_end_and_those_of_refreshes_are_counted_apart() -> None:
+    refused: list[tuple[str, str]] = []
+    q = quotas(refused, periods_per_day=100, refreshed_periods_per_day=30)
+    for number in range(3):
+        each = request("desk", 10, request_id=str(number))
+        q.spend(DESK, [each], again=True, now_ns=0)
+        q.enter(each)
+        q.leave(each)
+    one = [request("desk", 10)]
+    with pytest.raises(Exhausted, match=r"refreshed_periods_per_day would be 40, 30 are allowed") as refusal:
+        q.spend(DESK, one, again=True, now_ns=0)
+    assert refusal.value.retry_seconds == 28_800, "a third of a day"
+    for _ in range(7):
+        q.spend(DESK, one, again=False, now_ns=0)  # the refused attempt cost nothing
+    with pytest.raises(Exhausted, match=r"periods_per_day would be 110, 100 are allowed"):
+        q.spend(DESK, one, again=False, now_ns=0)
+    with pytest.raises(Exhausted, match=r"periods_per_day would be 130, 100 are allowed .* ask for less"):
+        q.spend(DESK, [request("desk", 100), request("desk", 30)], again=False, now_ns=10 * access.DAY_NS)
+    q.spend(OTHER, one, again=True, now_ns=0)
+    q.spend(DESK, one, again=True, now_ns=28_800 * SECOND_NS)
+    q.spend(None, [request("x", 1_000)], again=True, now_ns=0)
+    assert [quota for _, quota in refused] == ["refreshed_periods_per_day", *["periods_per_day"] * 2]
 
 
 class QuotaMachine(RuleBasedStateMachine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from dexorder import Client
 from dexorder.errors import DexorderError, RelayUnreachable
 from dexorder_common.rpc.identity import token_hash
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as cpb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as opb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as upb
@@ -29,7 +31,20 @@ from dexorder_relay.service.services import SERVICES
 from dexorder_relay.verification import rechecker
 from dexorder_spark.records.reporter import RelayReporter
 from tests.fixtures_tls import Authority
-from tests.unit.services.relay.harness import TICKER, Suite, at, final_of, page, ranges, request, suite, token_of
+from tests.series_messages import series
+from tests.unit.services.relay.harness import (
+    EARLIER,
+    TICKER,
+    Suite,
+    at,
+    final_of,
+    minute,
+    page,
+    ranges,
+    request,
+    suite,
+    token_of,
+)
 
 ROLE_OF = {
     "desk": "client",
@@ -344,6 +359,29 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
         assert (await code_of(desk.history.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
         await desk.history.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
         assert (await desk.history.SubmitHistorical(request("3", 0, 60))).answer.status == ingest.SubmitResponse.QUEUED
+
+
+async def test_refreshes_that_are_cancelled_use_the_quota_and_take_no_coverage(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", boss={"refreshed_periods_per_day": 100})
+    async with guarded(tmp_path, tokens=tokens) as s:
+        desk, boss = [await s.stub(name) for name in ("desk", "boss")]
+        pipeline = prpc.PipelineServiceStub(await s.channel_of("spark"))
+        await pipeline.ReportJobs(ppb.ReportJobsRequest(pages=[page(EARLIER, 0, 60)]))
+
+        async def refresh(stub: Any, name: str) -> tuple[Any, str]:
+            message = opb.RefreshHistoricalRequest(request=request(name, 0, 30))
+            answer = await code_of(stub.operator.RefreshHistorical(message))
+            with suppress(grpc.aio.AioRpcError):
+                await stub.history.CancelRequest(rpb.CancelRequestRequest(request_id=name))
+            return answer
+
+        assert (await refresh(desk, "no"))[0] is CODE.PERMISSION_DENIED
+        answers = [await refresh(boss, str(number)) for number in range(4)]
+        assert [code for code, _ in answers] == [CODE.OK] * 3 + [CODE.RESOURCE_EXHAUSTED]
+        assert answers[-1][1].startswith("refreshed_periods_per_day would be 130, 100 are allowed for client_id 'boss'")
+        whole = cpb.StreamCoverageRequest(series=series(TICKER, 60))
+        found = [each async for answer in desk.coverage.StreamCoverage(whole) for each in answer.ranges]
+        assert [(minute(each.start_ns), minute(each.end_ns)) for each in found] == [(0, 60)]
 
 
 async def test_sparks_reporter_carries_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,20 +14,21 @@ import pytest
 from dexorder_common.clock import ManualClock, SystemClock
 from dexorder_common.model.dispatch_id import new_dispatch_id, number_of
 from dexorder_common.model.times import SECOND_NS
-from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_relay import engine
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.store import database
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (
+    EARLIER,
+    ERROR,
     OK,
     TICKER,
     Suite,
     at,
     coverage_row,
+    page,
     refused,
-    request,
     suite,
     write_coverage,
 )
@@ -124,9 +125,10 @@ async def test_a_restored_database_never_repeats_a_number(tmp_path: Path, trace:
             elif trace == "coverage":
                 write_coverage(s.pipeline.catalog, coverage_row(900, 910, fetched_ns=1, dispatch=numbers[-1]))
             elif trace == "retraction":
-                await s.relay.operator.RefreshHistorical(
-                    rpb.RefreshHistoricalRequest(request=request(f"again{n}", 0, 10))
-                )
+                lost = 900 + 10 * n, 910 + 10 * n
+                await s.pipeline.report(pages=[page(EARLIER, *lost)])
+                await s.queued(f"lost{n}", *lost)
+                assert (await s.finished(f"lost{n}")).status == ERROR
                 numbers += [each.order.dispatch for each in RetractionTable(s.pipeline.catalog).read()]
     for name in ("relay.db-wal", "relay.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
