@@ -125,11 +125,12 @@ class Completion:
     def _revise(self, live: LiveRequest, outcome: Outcome, changes: Changes) -> list[str]:
         """Count a query of provisional ranges, and announce candles that turned up; return the further topics."""
         request, state = live.request, self._context.state
+        now_ns = self._context.clock.wall_ns()
+        if request.fetches_covered:
+            state.provisional.looked(request.series, request.span, asked_ns=live.submitted_ns, now_ns=now_ns)
         if not request.again:
             return []
         answered = outcome.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)
-        now_ns = self._context.clock.wall_ns()
-        state.provisional.looked(request.series, request.span, asked_ns=live.submitted_ns, now_ns=now_ns)
         change = state.provisional.queried(
             request.series, request.span, asked_ns=live.submitted_ns, now_ns=now_ns, answered=answered
         )

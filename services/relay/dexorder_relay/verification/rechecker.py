@@ -112,7 +112,7 @@ class Rechecker:
         """
         request, provisional = live.request, self._context.state.provisional
         before_ns = live.submitted_ns - LOOK_AGE_NS
-        if request.again or not request.dataset.has_periods:
+        if request.fetches_covered or not request.dataset.has_periods:
             return
         parts = provisional.unseen(request.series, live.planned, before_ns=before_ns)
         if not parts:
