@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.history import Plan, simulate
-from tests.simulation.run import Broken
 
 SEEDS = range(50)
 
