@@ -15,10 +15,18 @@ from types import ModuleType
 from dexorder_ingestor.exchange.answers import MARKET
 from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, Dialect, Remedy
 from dexorder_ingestor.exchange.dialects import default, dialect_modules, dialect_of
+from dexorder_ingestor.exchange.trades import TradeRule
 
 PAGE = Path(__file__).with_name("exchanges.md")
 OTHER = "any other"
 _PART = re.compile(r"(<!-- ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_PROOFS = {
+    TradeRule.NUMBERS: "no number is missing, and a later one exists",
+    TradeRule.TWO_SOURCES_IN_ORDER: "socket and REST, or two different answers, have the same; "
+    "open and close are right within a millisecond too",
+    TradeRule.TWO_SOURCES: "socket and REST, or two different answers, have the same",
+    TradeRule.LIVE_ONLY: "nothing: nothing is stored",
+}
 _REACTIONS = {Remedy.REPEAT: "repeat", Remedy.SLOW_DOWN: "slow down"}
 
 
@@ -50,9 +58,10 @@ def candle_rows() -> Iterator[list[str]]:
         rows = f"`{place}`" if place else "the answer itself"
         symbol = ".".join(map(str, facts.symbol_at or ()))
         named = "the key of the rows" if MARKET in (facts.rows_at or ()) else f"`{symbol}`" if symbol else "no"
+        if facts.rows_at is None:
+            rows = "counted if the answer is a list"
         if name == OTHER:
             limit = f"the smallest that ccxt gives, at most {default.MAX_UNVERIFIED_CANDLES:,}; else {limit}"
-            rows = "counted if the answer is a list"
         yield [
             name,
             f"trades, {dialect.trades.page:,} a call" if from_trades else "candles",
@@ -68,16 +77,18 @@ def candle_rows() -> Iterator[list[str]]:
 
 def trade_rows() -> Iterator[list[str]]:
     """Yield the rows of the table of trades."""
-    yield ["exchange", "ids are consecutive in a market", "rule", "a query asks for", "older trades"]
+    yield ["exchange", "ids of trades in a market", "rule", "what it proves", "a query asks for", "older trades"]
     for name, dialect in dialects().items():
         series = dialect.trades
         start = "number" if series.from_number else "time"
+        ids = "consecutive" if series.numbered else "ascending" if series.ascending else "in no order"
         yield [
             name,
-            "yes" if series.numbered else "not known" if name == OTHER else "no",
-            "numbers" if series.numbered else "two answers agree",
-            f"{series.page:,}",
-            f"by {start}" if series.by_time else "none",
+            "not known" if name == OTHER else ids,
+            series.rule.value,
+            _PROOFS[series.rule],
+            f"{series.page:,}" if series.has_rest else "nothing",
+            f"by {start}" if series.by_time and series.has_rest else "none",
         ]
 
 

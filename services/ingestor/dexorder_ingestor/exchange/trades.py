@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import Enum
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Trade(NamedTuple):
     """One trade of a market; sorts by time and number.
 
     Attributes:
-        number: The exchange's consecutive number of the trade in its market, or 0.
+        number: The exchange's number of the trade, consecutive in its market or at least ascending; 0 if it has none.
         trade_id: The exchange's id, or one that `ordinal_ids` made.
         side: The taker's: ``buy``, ``sell`` or empty.
         fills: Number of fills in it; more than one in an aggregate.
@@ -97,13 +98,26 @@ class TradeRow:
         return Decimal(price), Decimal(amount)
 
 
+class TradeRule(Enum):
+    """What makes the trades of a market complete."""
+
+    NUMBERS = "numbers"
+    TWO_SOURCES_IN_ORDER = "two sources, ordered by id"
+    TWO_SOURCES = "two sources"
+    LIVE_ONLY = "live only"
+
+
 @dataclass(frozen=True, slots=True)
 class TradeSeries:
     """Facts about the trades of one exchange.
 
     Attributes:
         numbered: Ids are consecutive numbers within a market, so a missing trade shows.
+        ascending: Ids are numbers that grow with the trades of a market, but leave others out. They order trades of the
+            same time, which decides about the open and the close of a candle.
+        has_rest: ccxt can query the trades of a market without a user's key or address. Otherwise they are live only.
         from_number: Parameter of ccxt's ``fetch_trades`` for the number of the first trade, or empty.
+        since_params: More parameters of queries from a number or a time on.
         since_text: ``since`` is sent in nanoseconds, among the parameters of ``fetch_trades``; ccxt would cut its own
             argument to whole seconds.
         by_time: ``fetch_trades`` with ``since`` returns the oldest trades since then. Otherwise only the newest are
@@ -111,19 +125,33 @@ class TradeSeries:
         page: Number of trades that a query asks for.
         since_slack_ns: Time before a trade at which a query starts, so that its answer holds this trade.
         watch: Parameters of ccxt's ``watch_trades``.
+        trade_id: Reads the id that the socket and REST both have.
         time_ns: Reads a trade's time from ccxt's trade.
         fills: Reads the number of fills in it.
     """
 
     numbered: bool = False
+    ascending: bool = False
+    has_rest: bool = True
     from_number: str = ""
+    since_params: Mapping[str, str] = field(default_factory=dict)
     since_text: bool = False
     by_time: bool = True
     page: int = PAGE_TRADES
     since_slack_ns: int = MS_NS
     watch: Mapping[str, str] = field(default_factory=dict)
+    trade_id: Callable[[Mapping[str, Any]], str] = lambda trade: trade["id"] or ""
     time_ns: Callable[[Mapping[str, Any]], int] = lambda trade: int(trade["timestamp"]) * MS_NS
     fills: Callable[[Mapping[str, Any]], int] = lambda trade: 1
+
+    @property
+    def rule(self) -> TradeRule:
+        """The rule for its trades."""
+        if self.numbered:
+            return TradeRule.NUMBERS
+        if not self.has_rest:
+            return TradeRule.LIVE_ONLY
+        return TradeRule.TWO_SOURCES_IN_ORDER if self.ascending else TradeRule.TWO_SOURCES
 
     def query(self, number: int | None, since_ns: int) -> TradeQuery:
         """Return the query for the trades that start with a number, and not before a time."""
@@ -134,12 +162,12 @@ class TradeSeries:
     def arguments(self, query: TradeQuery) -> tuple[int | None, dict[str, Any]]:
         """Return ``since`` in milliseconds and the parameters of ccxt's ``fetch_trades``."""
         if query.number is not None:
-            return None, {self.from_number: query.number}
+            return None, {self.from_number: query.number, **self.since_params}
         if query.since_ns is None:
             return None, {}
         if self.since_text:
             return None, {"since": str(query.since_ns)}
-        return query.since_ns // MS_NS, {}
+        return query.since_ns // MS_NS, dict(self.since_params)
 
     def read(self, trade: Any, received_ns: int) -> Trade:
         """Return ccxt's trade as ours.
@@ -148,9 +176,9 @@ class TradeSeries:
             BadAnswer: It lacks a time, an id, a price above 0 or an amount.
         """
         try:
-            trade_id, price, amount = trade["id"] or "", float(trade["price"]), float(trade["amount"])
+            trade_id, price, amount = self.trade_id(trade), float(trade["price"]), float(trade["amount"])
             time_ns, fills = self.time_ns(trade), self.fills(trade)
-            number = int(trade_id) if self.numbered else 0
+            number = int(trade_id) if self.numbered or self.ascending else 0
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise BadAnswer(f"{str(trade)[:120]} is not a trade: {error!r:.80}", kind="values") from error
         sane = isfinite(price) and isfinite(amount) and price > 0 and amount >= 0 and fills > 0

@@ -95,7 +95,12 @@ class LiveSeries:
             self._feed = NumberedFeed(trades, begin_ns, known, now_ns=now_ns)
         else:
             self._feed = AgreedFeed(
-                begin_ns, now_ns=now_ns, poll_ns=poll_ns, by_time=trades.by_time, has_socket=has_socket
+                begin_ns,
+                now_ns=now_ns,
+                poll_ns=poll_ns,
+                by_time=trades.by_time,
+                has_socket=has_socket,
+                has_rest=trades.has_rest,
             )
         self._include_trades = include_trades
         self._start_ns = resume.start_ns

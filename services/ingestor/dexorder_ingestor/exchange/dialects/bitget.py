@@ -11,8 +11,9 @@ refused. The newest candles of a longer window are returned. For contracts a cal
 or more returns fewer candles, which is learnt. An answer does not name its symbol. Days and longer periods of spot
 markets are queried in UTC (`1Dutc`). ccxt calls it 20 times a second, and 10 times for trades.
 
-Ids of trades are numbers that are not consecutive in a market. ccxt does not show which trades a query from a time
-returns, so only the newest are used: at most 1,000.
+Ids of trades are numbers of 19 digits, the same in the socket and in REST. They ascend (`idLessThan` queries older
+trades) and are not consecutive in a market. ccxt does not show which trades a query from a time returns, so only the
+newest are used: at most 1,000.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dexorder_ingestor.exchange.trades import TradeSeries
 DIALECT = Dialect(
     "bitget",
     candles=CandleFacts(200, reaches_back=True, rows_at=("data",)),
-    trades=TradeSeries(by_time=False),
+    trades=TradeSeries(ascending=True, by_time=False),
     errors=ErrorFacts(
         codes_at=(("code",), ("err_code",)),
         always_coded=True,

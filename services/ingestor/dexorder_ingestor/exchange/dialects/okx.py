@@ -5,8 +5,10 @@ another endpoint, at most 100 a call, at half the rate; 100 is used for both. Ne
 finished candles: a query whose answer has an unfinished one is repeated. Days and longer periods are queried in UTC
 (`1Dutc`); otherwise they would open at 16:00 UTC. ccxt calls it 9 times a second for old candles.
 
-Ids of trades are numbers, but the socket merges fills of one order and shows the last number only. Older trades are not
-available: ccxt drops those before the start from the newest.
+Ids of trades are numbers that ascend, but the socket merges fills of one order and shows the last number only (its
+channel without that, `trades-all`, takes a key in ccxt). So the socket is a second source of their last fills alone,
+and two answers of REST have to agree on the others. Older trades are not available: ccxt drops those before the start
+from the newest.
 
 The `expTime` of a spot or swap market is empty until its delisting is known (its documentation).
 """
@@ -35,7 +37,7 @@ DIALECT = Dialect(
         volume_tolerance=1e-6,
         publish_seconds=30.0,
     ),
-    trades=TradeSeries(by_time=False, page=500),
+    trades=TradeSeries(ascending=True, by_time=False, page=500),
     errors=ErrorFacts(
         codes_at=(("code",),),
         always_coded=True,

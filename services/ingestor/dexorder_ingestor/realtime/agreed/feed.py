@@ -28,6 +28,7 @@ from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
 from dexorder_ingestor.realtime.agreed.witness import AliveSocket, HeardTrades
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.socket_health import SocketHealth
+from dexorder_ingestor.realtime.trade_batches import NEVER_NS
 from dexorder_ingestor.realtime.trade_sequence import Gap
 
 ALONE_NS = 600 * SECOND_NS
@@ -46,10 +47,24 @@ class AgreedFeed:
     is_numbered = False
 
     def __init__(
-        self, begin_ns: int, *, now_ns: int, poll_ns: int, by_time: bool = True, has_socket: bool = True
+        self,
+        begin_ns: int,
+        *,
+        now_ns: int,
+        poll_ns: int,
+        by_time: bool = True,
+        has_socket: bool = True,
+        has_rest: bool = True,
     ) -> None:
-        """Begin with the trades from ``begin_ns`` on; ask REST every ``poll_ns``, ``by_time`` if it can be."""
-        self.due_ns: int = now_ns
+        """Begin with the trades from ``begin_ns`` on.
+
+        Args:
+            poll_ns: Time between two queries.
+            by_time: Trades can be queried from a time on.
+            has_socket: There is a socket, though it may fail.
+            has_rest: There are answers; without them nothing is asked and nothing settled.
+        """
+        self.due_ns: int = now_ns if has_rest else NEVER_NS
         """Time of the next query."""
         self.skipped: list[Gap] = []
         self.lost: list[TimeRange] = []
@@ -58,6 +73,7 @@ class AgreedFeed:
         self._poll_ns = poll_ns
         self._by_time = by_time
         self._has_socket = has_socket
+        self._has_rest = has_rest
         self._health = SocketHealth(now_ns=now_ns)
         self._alive = AliveSocket()
         self._heard = HeardTrades()
@@ -108,6 +124,8 @@ class AgreedFeed:
 
     def ask(self, at_ns: int) -> None:
         """Query at a time, but ever more seldom while answers settle nothing, down to the usual rate."""
+        if not self._has_rest:
+            return
         self.due_ns = min(self.due_ns, max(at_ns, self._answered_ns + self._pause_ns))
 
     def query(self) -> TradeQuery:

@@ -33,11 +33,18 @@ MARKET = {t: Candle(t, 2.0, 4.0 + n, 1.0, 3.0, 0.1) for n, t in enumerate(opens(
 def test_only_exchanges_with_known_tolerance_are_checked() -> None:
     assert {name: row.candles.volume_tolerance for name, row in DIALECTS.items()} == {
         "binance": 1e-12,
+        "binancecoinm": None,
         "binanceus": 1e-12,
+        "binanceusdm": None,
         "bitget": None,
         "bybit": 1e-9,
         "coinbase": 1e-6,
+        "deribit": None,
+        "gate": None,
+        "hyperliquid": None,
         "kraken": None,
+        "kucoin": None,
+        "kucoinfutures": None,
         "okx": 1e-6,
     }
 
@@ -45,11 +52,18 @@ def test_only_exchanges_with_known_tolerance_are_checked() -> None:
 def test_delays_of_exchanges() -> None:
     assert {name: row.candles.publish_seconds for name, row in DIALECTS.items()} == {
         "binance": 30,
+        "binancecoinm": 120,
         "binanceus": 30,
+        "binanceusdm": 120,
         "bitget": 120,
         "bybit": 30,
         "coinbase": 120,
+        "deribit": 120,
+        "gate": 120,
+        "hyperliquid": 120,
         "kraken": 30,
+        "kucoin": 120,
+        "kucoinfutures": 120,
         "okx": 30,
     }
 

@@ -242,6 +242,14 @@ def test_candles_that_are_late_ask_ever_more_seldom() -> None:
     assert asked[:4] == [0, 1, 2, 4] and len(asked) < 16
 
 
+def test_where_rest_can_t_be_asked_nothing_is_asked_and_nothing_settled() -> None:
+    feed = AgreedFeed(BEGIN_NS, now_ns=0, poll_ns=SECOND_NS, has_rest=False)
+    for second in range(100):
+        feed.received([trade(f"{second}", second)], now_ns=second * SECOND_NS)
+        feed.ask(second * SECOND_NS)
+    assert feed.wake_ns > 10**6 * SECOND_NS and feed.settled_ns == BEGIN_NS
+
+
 def test_trades_without_an_id_are_told_apart_by_their_place() -> None:
     step = Step()
     twins = [trade("", 1), trade("", 1)]

@@ -1,0 +1,20 @@
+"""Binance COIN-M futures.
+
+Trades are aggregates of fills (`aggTrades`), as those of spot markets: their numbers are consecutive in a market, in
+the socket and in REST, and `fromId` queries them by number. Amounts are numbers of contracts.
+
+Its candles are the newest of a window (see Binance), so windows are never wider than a call. The codes that heal are
+those of Binance.
+"""
+
+from __future__ import annotations
+
+from dexorder_ingestor.exchange.dialect import CandleFacts, Dialect
+from dexorder_ingestor.exchange.dialects.binance import DIALECT as SPOT
+
+DIALECT = Dialect(
+    "binancecoinm",
+    candles=CandleFacts(500, rows_at=()),
+    trades=SPOT.trades,
+    errors=SPOT.errors,
+)
