@@ -206,7 +206,8 @@ def history(
             )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    raise typer.Exit(command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel))
+    code = command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel, is_resumed=resume)
+    raise typer.Exit(code)
 
 
 @app.command(epilog=example("dexorder read BTC/USDT.BINANCE 1h --since 2024-01-01 --out - --format jsonl"))

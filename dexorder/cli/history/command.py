@@ -20,12 +20,12 @@ from dexorder.client.connection import relay_address
 from dexorder.client.inputs import check_limit, closed_part, read_part, read_range
 from dexorder.client.requests import Ended, history_error, history_span, new_request_id, without_repeats
 from dexorder.client.table_rows import in_thread, read_span
-from dexorder.errors import DexorderError, HistoryError, RequestRefused
+from dexorder.errors import DexorderError, HistoryError, RelayUnreachable, RequestRefused
 from dexorder.rows.answers import TABLE
 from dexorder_common import tracing
 from dexorder_common.model.coverage import CoverageKind
 from dexorder_common.model.history import RequestStatus, id_json, range_json
-from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.periods import PERIOD_SECONDS, PERIODS
 from dexorder_common.model.times import iso
 
 
@@ -71,6 +71,8 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
     if not words or (file is None and len(words) < 2):
         raise ValueError("TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD")
     *given, period = words
+    if others := [word for word in given if word in PERIOD_SECONDS]:
+        raise ValueError(f"{' and '.join((*others, period))} are periods; give one, after the tickers")
     if file is None:
         return tuple(dict.fromkeys(given)), period
     try:
@@ -83,10 +85,18 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
     return tickers, period
 
 
-def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16) -> int:
+def run(
+    new: Run,
+    store: RunStore,
+    *,
+    timeout: float | None = None,
+    quiet: bool = False,
+    parallel: int = 16,
+    is_resumed: bool = False,
+) -> int:
     """Carry out a run. Return 0 if every request is OK, 130 after Ctrl-C; raise if it can't be completed.
 
-    The run is recorded before anything is submitted, and deleted when it is done.
+    The run is recorded before anything is submitted, and deleted when it is done or if no relay has accepted any of it.
     """
     follower: OneFollower | ManyFollower
     if new.many:
@@ -106,6 +116,12 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
         raise
     except BrokenPipeError:
         raise  # the reader of stdout has closed it
+    except RelayUnreachable:
+        if not (follower.is_accepted or is_resumed):  # there is nothing to resume
+            store.forget(new)
+            raise
+        err.print(f"{follower.stop_message()}{resume}")
+        raise
     except (DexorderError, OSError) as error:
         err.print(f"{follower.stop_message()}{resume}")
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
@@ -135,7 +151,7 @@ class OneFollower:
         self._request = run.request(0)
         self._timeout = timeout
         self._quiet = quiet
-        self._accepted = False
+        self._accepted = self._has_ended = False
         self._err = output.stderr()
 
     async def follow(self) -> int:
@@ -151,6 +167,7 @@ class OneFollower:
                 ended = await client.requests.fetch(
                     self._request, on_progress=on_progress, on_accepted=self._note_accepted, timeout=self._timeout
                 )
+            self._has_ended = True
             record, options = ended.record, self._run.output
             failed = record.status is not RequestStatus.OK
             if not failed or (options.partial and record.row_count):
@@ -169,9 +186,16 @@ class OneFollower:
     def _note_accepted(self) -> None:
         self._accepted = True
 
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the relay has the request on its disk."""
+        return self._accepted
+
     def stop_message(self) -> str:
-        """Return whether the relay has accepted the request."""
+        """Return whether the relay has accepted the request, and whether it has ended."""
         name = self._request.request_id
+        if self._has_ended:
+            return f"request {name} has ended, but its rows were not written"
         if not self._accepted:
             return f"stopped before the relay answered; `dexorder requests show {name}` shows if it was accepted"
         return f"request {name} continues; look it up with: dexorder requests show {name}"

@@ -114,6 +114,11 @@ class ManyFollower:
             self._err.print(f"rows: {run.output.out}")
         return 0 if all(result.status == RequestStatus.OK for result in self._results.values()) else 1
 
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the relay has one of the requests on its disk."""
+        return bool(self._accepted)
+
     def stop_message(self) -> str:
         """Return the number of requests in each state."""
         total, done, running = len(self._run.tickers), len(self._results), len(self._accepted - self._results.keys())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
@@ -47,6 +48,10 @@ def check_options(options: OutputOptions, *, many: bool = False) -> None:
     check_out(options, many=many)
     if options.plot is not None and options.plot.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--plot {options.plot}: unknown extension; use .html")
+    if options.plot is not None:
+        _check_folder("--plot", options.plot)
+        if find_spec("plotly") is None:  # before anything is fetched
+            raise ModuleNotFoundError("plotly is not installed", name="plotly")
     if options.as_json and options.chart:
         raise ValueError("--chart can't be combined with --json; use --plot FILE.html")
 
@@ -72,8 +77,12 @@ def check_out(options: OutputOptions, *, many: bool = False) -> None:
             raise ValueError(f"--out {out}: unknown extension; use {endings}, or add --format")
         if many and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is not a folder and has an unknown extension; use a folder or {endings}")
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out}: folder {out.absolute().parent} does not exist; create it first")
+    _check_folder("--out", out)
+
+
+def _check_folder(option: str, file: Path) -> None:
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"{option} {file}: folder {file.absolute().parent} does not exist; create it first")
 
 
 def _check_stdout(options: OutputOptions) -> None:

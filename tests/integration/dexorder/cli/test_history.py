@@ -236,9 +236,35 @@ def test_full_disk_is_one_sentence_and_the_run_can_be_continued(
         patched.setattr(sinks.FileRows, "write", full)
         result = run("--out", "rows.csv", "--request-id", "mine")
     assert result.exit_code == 1 and "can't write: [Errno 28] No space left" in result.stderr
+    assert "request mine has ended, but its rows were not written" in result.stderr
     assert "dexorder history --resume mine" in result.stderr and not list(tmp_dir.iterdir())
     assert dexorder("history", "--resume", "mine").exit_code == 0
     assert (tmp_dir / "rows.csv").exists()
+
+
+def test_run_that_no_relay_has_accepted_is_not_recorded(tmp_dir: Path) -> None:
+    result = dexorder(*ASKED, "--relay", "127.0.0.1:1", "--state", "run.json")
+    assert result.exit_code == 1 and "--resume" not in result.stderr
+    assert not (tmp_dir / "run.json").exists()
+
+
+def test_run_that_was_accepted_stays_recorded_while_the_relay_is_away(fake: FakeRelay, tmp_dir: Path) -> None:
+    fake.stuck = True
+    assert run("--timeout", "0.2", "--state", "run.json").exit_code == 1
+    for _ in range(2):
+        result = dexorder("history", "--resume", "--state", "run.json", "--relay", "127.0.0.1:1")
+        assert result.exit_code == 1 and "--resume --state" in result.stderr
+    fake.stuck = False
+    assert dexorder("history", "--resume", "--state", "run.json", "--relay", fake.address).exit_code == 0
+
+
+def test_missing_plotly_is_said_before_anything_is_fetched(
+    fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dexorder.cli.rows.options.find_spec", lambda name: None)
+    result = run("--plot", "chart.html")
+    assert result.exit_code == 1 and "dexorder[chart]" in result.stderr
+    assert not fake.submitted
 
 
 def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_dir: Path) -> None:
@@ -259,6 +285,8 @@ def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_di
         (["--resume", "a", "b"], "--resume continues the run as it was started"),
         (["--file", "nothing.txt", "1h"], "--file nothing.txt can't be read"),
         ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "require a single ticker"),
+        ([TICKER, "1m", "1h", *ASKED[3:]], "1m and 1h are periods; give one, after the tickers"),
+        ([*ASKED[1:], "--plot", "nowhere/chart.html"], "nowhere does not exist; create it first"),
     ],
 )
 def test_contradicting_or_missing_arguments(fake: FakeRelay, tmp_dir: Path, arguments: list[str], message: str) -> None:
