@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
+from dexorder_cep import compile_trigger
 from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.rpc.history_messages import encode_issued_dispatch
@@ -30,6 +31,11 @@ from tests.simulation.run import Run
 VENUE = "SIM"
 _METRICS = RelayMetrics(CollectorRegistry())
 _SETTINGS = RelaySettings()
+
+
+async def _period_seconds(sql: str, parameters: Mapping[str, str]) -> int:
+    """Check a text in this process: no other one is in virtual time."""
+    return compile_trigger(sql, parameters).period_seconds
 
 
 class Follower(Protocol):
@@ -94,7 +100,10 @@ class TriggersRelay:
         store = SyncedStore(self._disk, self._random, clock.wall_ns())
         nothing = cast(Any, None)
         context = Context(_SETTINGS, frozenset({VENUE}), nothing, store, nothing, clock, _METRICS)
-        engine = cast(RelayEngine, SimpleNamespace(context=context, triggers=RegisteredTriggers(context, nothing)))
+        engine = cast(
+            RelayEngine,
+            SimpleNamespace(context=context, triggers=RegisteredTriggers(context, nothing, _period_seconds)),
+        )
         rpcs, reports = TriggerRpcs(engine), TriggerReports(engine)
         self._serve("RegisterTrigger", rpcs.RegisterTrigger, writes=True)
         self._serve("DeleteTrigger", rpcs.DeleteTrigger, writes=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 
 import structlog
@@ -35,6 +36,7 @@ from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, FORGET_SUBSCRIPTIONS, FORGOTTEN_AT_ONCE
 from dexorder_relay.triggers.alerts import AlertSender
 from dexorder_relay.triggers.backtest import Backtests
+from dexorder_relay.triggers.text_checks import TextChecks
 from dexorder_relay.triggers.triggers import RegisteredTriggers
 from dexorder_relay.verification.mending import TableMender
 from dexorder_relay.verification.rechecker import Rechecker
@@ -77,7 +79,8 @@ class RelayEngine:
         self.realtime = RealtimeJobs(context, registry, self.submitter, self.live)
         self.live.state = self.realtime.state
         self.queries.doubtful = self.realtime.provisional_in
-        self.triggers = RegisteredTriggers(context, self.realtime)
+        self._text_checks = TextChecks()
+        self.triggers = RegisteredTriggers(context, self.realtime, self._text_checks.period_seconds)
         self._alerts = AlertSender(context, self.triggers)
         self.backtests = Backtests(catalog, settings)
         self.control = ControlChannel(settings.control_timeout_seconds)
@@ -91,7 +94,7 @@ class RelayEngine:
 
     async def run(self, sender: IngestorSender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
-        async with asyncio.TaskGroup() as tasks:
+        async with aclosing(self._text_checks), asyncio.TaskGroup() as tasks:
             self.context.tasks = tasks
             tasks.create_task(self.dispatcher.run(sender))
             tasks.create_task(self.upkeep.run(TICK_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from dexorder_cep import (
@@ -19,11 +20,14 @@ from dexorder_cep import (
 from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.triggers import EventKind
+from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
 
 REASON = "reason"
+MAX_EVENT_BYTES = 1 << 20
+"""Largest size of an event, far below that of a call."""
 _NEVER = 10**9
 """Seconds by which the engine's clock may run ahead of rows: it ends triggers, and moves no watermark."""
 
@@ -69,7 +73,7 @@ class Evaluation:
 
     def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
         """Take numbered inputs; return their outputs, in order."""
-        return [self._output(number, outcome) for number, each in inputs for outcome in self._take(each)]
+        return [found for number, each in inputs for found in self._outputs(number, self._take(each))]
 
     def _take(self, each: Input) -> list[Outcome]:
         match each:
@@ -85,7 +89,7 @@ class Evaluation:
 
     def _register(self, each: Register) -> list[Outcome]:
         try:
-            compiled = compile_trigger(each.sql, each.parameters)
+            compiled = _compiled(each.sql, tuple(each.parameters.items()))
         except InvalidSql as error:  # an earlier version has accepted it
             return [Suspension(each.trigger_id, each.registration, "", each.registered_ns, str(error))]
         self._ids[each.registration] = each.trigger_id
@@ -108,14 +112,47 @@ class Evaluation:
             found += engine.settle(each.ticker, each.period_seconds, each.settled_ns)
         return found
 
-    def _output(self, number: int, outcome: Outcome) -> Output:
-        is_end = not isinstance(outcome, Firing)
-        event = reported(outcome).SerializeToString(deterministic=True)  # whichever process writes it
-        return Output(number, outcome.registration_number, is_end, event)
+    def _outputs(self, number: int, outcomes: Sequence[Outcome]) -> list[Output]:
+        """Return the outputs of an input. A trigger with an event that nobody would take is suspended in its place."""
+        found, suspended = list[Output](), set[int]()
+        for outcome in outcomes:
+            registration = outcome.registration_number
+            if registration in suspended:
+                continue
+            message = reported(outcome)
+            problem = _problem(message)
+            if problem and isinstance(outcome, Firing):
+                self._remove(registration)
+                suspended.add(registration)
+                message = reported(
+                    Suspension(outcome.trigger_id, registration, outcome.ticker, outcome.time_ns, problem)
+                )
+            is_end = not isinstance(outcome, Firing) or registration in suspended
+            event = message.SerializeToString(deterministic=True)  # whichever process writes it
+            found.append(Output(number, registration, is_end, event))
+        return found
 
     def dump(self) -> EngineState:
         """Return the engine's state."""
         return self._engine.dump()
+
+
+@lru_cache(maxsize=256)
+def _compiled(sql: str, parameters: tuple[tuple[str, str], ...]) -> CompiledTrigger:
+    """Compile a text once, though several parts need it: everybody's rows wait meanwhile."""
+    return compile_trigger(sql, dict(parameters))
+
+
+def _problem(message: pb.ReportedTriggerEvent) -> str:
+    """Return why the relay would not take an event; empty if it does."""
+    if len(message.event_id) > MAX_ID_CHARACTERS:
+        return (
+            f"an event's id has {len(message.event_id)} characters, as the ids of trigger, market and trades are long; "
+            f"{MAX_ID_CHARACTERS} are allowed"
+        )
+    if (size := message.ByteSize()) > MAX_EVENT_BYTES:
+        return f"an event has {size} bytes; at most {MAX_EVENT_BYTES} are allowed: take fewer rows or columns"
+    return ""
 
 
 def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str]) -> Watcher:
@@ -128,7 +165,7 @@ def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str
 def watcher(each: Register) -> Watcher:
     """Return the series that a registration watches: nothing if its text is refused."""
     try:
-        return watcher_of(each.trigger_id, compile_trigger(each.sql, each.parameters), each.tickers)
+        return watcher_of(each.trigger_id, _compiled(each.sql, tuple(each.parameters.items())), each.tickers)
     except InvalidSql:
         return Watcher(each.trigger_id, (), None)
 

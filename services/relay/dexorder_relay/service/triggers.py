@@ -102,7 +102,7 @@ class TriggerRpcs:
         trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_ns, request.end_ns)
         rules.check_watched(trigger, self.engine.context.venues)
         try:
-            await self.engine.triggers.compile(trigger)
+            await self.engine.triggers.check(trigger)
         except InvalidSql as error:
             raise InvalidRequest(f"sql_pattern: {error}") from None
         with self.engine.context.quotas.stream(current_caller()):

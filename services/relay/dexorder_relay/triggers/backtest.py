@@ -26,8 +26,11 @@ from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay.config import RelaySettings
+from dexorder_relay.triggers.text_worker import limit_memory
 
 EVENTS_IN_AN_ANSWER = 100
+MAX_MEMORY_BYTES = 1 << 30
+"""Memory of a process beyond the rows of a market: what the trigger keeps, and its firings."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -57,6 +60,7 @@ def answers(work: Backtest) -> Iterator[pb.BacktestTriggerResponse]:
         rows, *others = (
             _rows(work, catalog, ticker, period) for period in periods_read(period_seconds, compiled.given)
         )
+        limit_memory(MAX_MEMORY_BYTES)
         outputs = backtest(compiled, ticker, rows, *others, since_ns=work.span.start_ns)
         events = [
             pb.BacktestEvent(
@@ -102,7 +106,7 @@ class Backtests:
 
         Raises:
             InvalidRequest: A market has too many rows.
-            Exhausted: It takes too long.
+            Exhausted: It takes too long, or too much memory.
             Unavailable: The tables can't be read.
         """
         async with self._room:
@@ -139,12 +143,16 @@ class Backtests:
                     await process.wait()
             if process.returncode == TOO_MANY_ROWS:
                 raise InvalidRequest(problem)
+            if process.returncode == TOO_MUCH_MEMORY:
+                raise Exhausted(
+                    f"the backtest takes more than {MAX_MEMORY_BYTES >> 20} MiB; take a shorter range or fewer columns"
+                )
             if process.returncode:
                 raise Unavailable(f"the backtest failed: {problem.splitlines()[-1] if problem else 'no reason'}")
 
 
-TOO_MANY_ROWS = 3
-"""Status of a process whose backtest would read too many rows."""
+TOO_MANY_ROWS, TOO_MUCH_MEMORY = 3, 4
+"""Status of a process whose backtest would read too many rows, or take too much memory."""
 
 
 def main(source: BinaryIO, target: BinaryIO) -> None:
@@ -158,6 +166,8 @@ def main(source: BinaryIO, target: BinaryIO) -> None:
     except TooManyRows as error:
         print(error, file=sys.stderr)
         sys.exit(TOO_MANY_ROWS)
+    except MemoryError:
+        sys.exit(TOO_MUCH_MEMORY)
 
 
 if __name__ == "__main__":

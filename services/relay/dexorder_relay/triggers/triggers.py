@@ -6,14 +6,13 @@ The database is their only state. Signals wake those who wait for a change or an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 
 import structlog
 
-from dexorder_cep import CompiledTrigger, compile_trigger
 from dexorder_common.model.cursor import Cursor, StreamStart
 from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError
@@ -38,10 +37,20 @@ SUBSCRIPTION_PREFIX = "trigger:"
 
 
 class RegisteredTriggers:
-    """The only part that changes triggers."""
+    """The only part that changes triggers.
 
-    def __init__(self, context: Context, realtime: RealtimeJobs) -> None:
+    Args:
+        period_seconds: Checks a text and its parameters; see `TextChecks`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        realtime: RealtimeJobs,
+        period_seconds: Callable[[str, Mapping[str, str]], Awaitable[int]],
+    ) -> None:
         self._context = context
+        self._period_seconds = period_seconds
         self._realtime = realtime
         self._changed = asyncio.Event()
         self._changed.set()
@@ -62,10 +71,10 @@ class RegisteredTriggers:
         is_new = False
         if known is None:
             quotas.submit(caller, now_ns=context.clock.monotonic_ns())
-            compiled = await self.compile(trigger)
+            period_seconds = await self.check(trigger)
             now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
             known, is_new = await context.store.write(
-                store.register, trigger, compiled.period_seconds, now_ns=now_ns, limit=limit
+                store.register, trigger, period_seconds, now_ns=now_ns, limit=limit
             )
         if known is None:
             raise quotas.too_many_triggers(caller)
@@ -77,12 +86,12 @@ class RegisteredTriggers:
             self._notify()
         return is_new
 
-    async def compile(self, trigger: Trigger) -> CompiledTrigger:
-        """Return the compiled text; InvalidSql, or InvalidRequest for a period that nobody builds."""
-        compiled = await asyncio.to_thread(compile_trigger, trigger.sql, trigger.parameters)
-        if realtime_dataset(compiled.period_seconds).has_periods:
-            check_period(compiled.period_seconds)
-        return compiled
+    async def check(self, trigger: Trigger) -> int:
+        """Return the period of a text that compiles; InvalidSql, or InvalidRequest for a period that nobody builds."""
+        period_seconds = await self._period_seconds(trigger.sql, trigger.parameters)
+        if realtime_dataset(period_seconds).has_periods:
+            check_period(period_seconds)
+        return period_seconds
 
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
         """Delete a trigger; on disk when this returns. NotFound if there is none, or it is another client's."""

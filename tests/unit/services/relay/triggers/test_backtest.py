@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dexorder_common.lake.commit import append_rows
 from dexorder_common.lake.tables import TICKS, writable
+from dexorder_common.model.errors import Exhausted
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import decode_event
-from dexorder_relay.triggers.backtest import Backtest, answers
+from dexorder_relay.config import RelaySettings
+from dexorder_relay.triggers.backtest import Backtest, Backtests, answers
 from tests.unit.services.relay.harness import TICKER, at, catalog_settings, make_tables
 
 SQL = "SELECT ts, close, high FROM ohlc WHERE high > 5"
+GREEDY = """
+import sys
+from dexorder_relay.triggers import backtest
+def answers(work):
+    backtest.limit_memory(backtest.MAX_MEMORY_BYTES)
+    held = [bytes(1 << 26)]
+    while True:
+        held.append(bytes(1 << 26))
+    yield
+backtest.answers = answers
+backtest.main(sys.stdin.buffer, sys.stdout.buffer)
+"""
 PRICES = (4.0, 6.0, 7.0, 5.0, 4.5, 8.0)
 
 
@@ -48,3 +66,16 @@ def test_the_trades_of_the_range_form_the_candles(tmp_path: Path) -> None:
         (market,) = last.markets
         assert (market.rows, market.firings, last.period_seconds) == (len(PRICES), 2, 60)
     catalog.close()
+
+
+async def test_a_backtest_that_takes_too_much_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has the real limit; only its rows are few."""
+    made = asyncio.create_subprocess_exec
+
+    async def greedy(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+        return await made(sys.executable, "-c", GREEDY, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", greedy)
+    backtests = Backtests(catalog_settings(tmp_path), RelaySettings())
+    with pytest.raises(Exhausted, match="more than 1024 MiB"):
+        [answer async for answer in backtests.run(Trigger("t", SQL, (TICKER,)), TimeRange(at(0), at(3)))]
