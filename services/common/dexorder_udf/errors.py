@@ -11,6 +11,15 @@ from __future__ import annotations
 
 from dexorder_common.model.errors import Code, SuiteError
 
+MAX_REASON = 2_000
+"""Characters of a UDF's words that an error keeps."""
+
+
+def shown(text: str) -> str:
+    """Return a stranger's text cut, and with an escape for whatever a terminal, a log or a table would not show."""
+    kept = text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}... ({len(text):,} characters)"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in kept)
+
 
 class UdfError(SuiteError):
     """A UDF can't run or has failed. Other UDFs and the host are not affected.
@@ -23,9 +32,9 @@ class UdfError(SuiteError):
     code = Code.FAILED_PRECONDITION
 
     def __init__(self, udf: str, reason: str) -> None:
-        super().__init__(f'UDF "{udf}": {reason}')
         self.udf = udf
-        self.reason = reason
+        self.reason = shown(reason)
+        super().__init__(f'UDF "{udf}": {self.reason}')
 
 
 class UdfOptionError(UdfError):

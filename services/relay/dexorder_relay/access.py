@@ -62,6 +62,26 @@ def check_admin(caller: Caller | None, action: str) -> None:
         raise NotAllowed(f"client_id {caller.client_id!r} may not {action}: its role is {caller.role.value}, not admin")
 
 
+def check_user(caller: Caller | None, field: str, user_id: str) -> None:
+    """Raise NotAllowed unless the caller may send to a user; an empty one is nobody."""
+    if caller is not None:
+        _check_named(caller, "users", caller.users, field, user_id)
+
+
+def check_topic(caller: Caller | None, field: str, topic: str) -> None:
+    """Raise NotAllowed unless the caller may write to a topic; an empty one is none."""
+    if caller is not None:
+        _check_named(caller, "topics", caller.topics, field, topic)
+
+
+def _check_named(caller: Caller, key: str, allowed: frozenset[str], field: str, name: str) -> None:
+    if name and not is_admin(caller) and "*" not in allowed and name not in allowed:
+        raise NotAllowed(
+            f"{field} {name[:64]!r} is not one of the {key} of client_id {caller.client_id!r}; an operator adds it "
+            f"to {key} of its entry in the callers file"
+        )
+
+
 def owns(caller: Caller | None, client_id: str) -> bool:
     """Return whether the caller may see and change what belongs to a client."""
     return caller is None or is_admin(caller) or client_id == caller.client_id
@@ -106,6 +126,7 @@ class Limits:
     triggers: int
     periods_per_day: int
     refreshed_periods_per_day: int
+    udfs: int
 
 
 class CallerQuotas:
@@ -199,6 +220,11 @@ class CallerQuotas:
         """Check that the caller, which has some subscriptions, may start one more; Exhausted if not."""
         if caller is not None and subscriptions >= (limit := self._of(caller).subscriptions):
             raise self._refused(caller, "subscriptions", subscriptions + 1, limit, "stop another one first")
+
+    def start_udf(self, caller: Caller | None, udfs: int) -> None:
+        """Check that the caller, which has some UDFs, may have one more; Exhausted if not."""
+        if caller is not None and udfs >= (limit := self._of(caller).udfs):
+            raise self._refused(caller, "udfs", udfs + 1, limit, "stop another one and start it with this definition")
 
     def trigger_limit(self, caller: Caller | None) -> int | None:
         """Return the largest number of triggers of the caller; None for no limit."""

@@ -60,6 +60,7 @@ class Quota(FileModel):
     triggers: int | None = Field(default=None, ge=0)
     periods_per_day: int | None = Field(default=None, ge=1)
     refreshed_periods_per_day: int | None = Field(default=None, ge=1)
+    udfs: int | None = Field(default=None, ge=0)
 
 
 NO_QUOTA = Quota()
@@ -71,11 +72,18 @@ STAFF = (Role.INGESTOR, Role.PIPELINE, Role.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Authenticated caller."""
+    """Authenticated caller.
+
+    Attributes:
+        users: Users to whom its triggers and UDFs may send; one is ``*`` for all.
+        topics: Kafka topics to which its UDFs may write; one is ``*`` for all.
+    """
 
     client_id: str
     role: Role
     quota: Quota = NO_QUOTA
+    users: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
 
 
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -86,6 +94,12 @@ def current_caller() -> Caller | None:
     return _caller.get()
 
 
+_Names = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=256)], ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+]
+
+
 class _Entry(FileModel):
     client_id: str = Field(min_length=1, max_length=256)
     sha256: Annotated[
@@ -94,6 +108,8 @@ class _Entry(FileModel):
     ] = ()
     role: Role = Role.CLIENT
     quota: Quota = NO_QUOTA
+    users: _Names = ()
+    topics: _Names = ()
 
 
 class _File(FileModel):
@@ -107,7 +123,8 @@ class Callers:
         self._by_name: dict[str, Caller] = {}
         self._by_hash: dict[str, Caller] = {}
         for entry in entries:
-            caller = Caller(entry.client_id, entry.role, entry.quota)
+            users, topics = frozenset(entry.users), frozenset(entry.topics)
+            caller = Caller(entry.client_id, entry.role, entry.quota, users, topics)
             if caller.client_id in self._by_name:
                 raise ValueError(f"client_id {caller.client_id!r} has two entries")
             self._by_name[caller.client_id] = caller

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from dexorder_common.model.errors import NotFound
-from dexorder_common.model.udf import UdfCommand
+from dexorder_common.model.errors import NotAllowed, NotFound, Unavailable
+from dexorder_common.model.udf import UdfCommand, UdfDefinition
 from dexorder_common.rpc import udf_messages as messages
 from dexorder_common.rpc.identity import Caller, current_caller
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
@@ -28,40 +28,46 @@ class UdfRpcs:
 
     async def StartUdf(self, request: pb.StartUdfRequest, _: object) -> pb.StartUdfResponse:
         """Start a UDF; a command of its own needs an admin."""
-        caller, name = current_caller(), request.udf.name
+        caller, name, context = current_caller(), request.udf.name, self.engine.context
+        context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         self._check_owner(caller, name)
         definition = None if messages.names_only(request.udf) else messages.decode_definition(request.udf)
         if definition is not None and definition.command != UdfCommand():
             access.check_admin(caller, "start a UDF with a command of its own")
+        known = self.engine.udfs.registrations.get(name)
+        _check_output(caller, definition or (known.definition if known else None))
+        if known is None and caller is not None:
+            context.quotas.start_udf(caller, self.engine.udfs.owned(caller.client_id))
         made = self.engine.udfs.start(
             name,
             definition,
             anew=request.reset_state,
             client_id=caller.client_id if caller else "",
-            wall_ns=self.engine.context.clock.wall_ns(),
+            wall_ns=context.clock.wall_ns(),
         )
         if made is not None:
             self.engine.udfs.keep(made)
             log.info("UDF started", udf=name, generation=made.generation, client_id=made.client_id)
-        await self.engine.context.store.commit(
-            [ValueStored(made)] if made else []
-        )  # also without a change: the start before is on disk then
+        changes = [ValueStored(made)] if made else []
+        await context.store.commit(changes)  # also without a change: the start before is on disk then
         known = self.engine.udfs.registrations.get(name)
         return pb.StartUdfResponse(generation=known.generation if known else 0)
 
     async def StopUdf(self, request: pb.StopUdfRequest, _: object) -> pb.StopUdfResponse:
         """Stop a UDF."""
-        self._check_owner(current_caller(), request.name)
+        caller, context = current_caller(), self.engine.context
+        context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
+        self._check_owner(caller, request.name)
         made = self.engine.udfs.stop(request.name)
         self.engine.udfs.keep(made)
         log.info("UDF stopped", udf=request.name)
-        await self.engine.context.store.commit([ValueStored(made)])
+        await context.store.commit([ValueStored(made)])
         return pb.StopUdfResponse()
 
     async def ListUdfs(self, request: pb.ListUdfsRequest, _: object) -> pb.ListUdfsResponse:
-        """Return a page of UDFs; the environment of a command only to admins."""
+        """Return a page of the caller's UDFs and those of the file; the environment of a command only to admins."""
         caller = current_caller()
-        listed = self.engine.udfs.listed()
+        listed = [each for each in self.engine.udfs.listed() if each.declared or access.owns(caller, each.client_id)]
         found, token = page_by_name(listed, lambda each: each.status.name, request.page_size, request.page_token)
         answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns or None, next_page_token=token)
         for each in found:
@@ -88,9 +94,26 @@ class UdfRpcs:
         )
 
     def _check_owner(self, caller: Caller | None, name: str) -> None:
-        known = self.engine.udfs.registrations.get(name)
-        if known is not None and known.client_id and not access.owns(caller, known.client_id):
+        """Raise an error unless a UDF is the caller's or new. Those of the Spark host's file belong to admins."""
+        if access.is_admin(caller):
+            return
+        udfs = self.engine.udfs
+        if not udfs.reported_ns:
+            raise Unavailable("the Spark driver has not reported the UDFs of its file since the relay's start")
+        if name in udfs.declared:
+            raise NotAllowed(
+                f"UDF {name!r} is declared in the Spark host's file and belongs to admins; "
+                f"start one under another name with program {name!r}"
+            )
+        known = udfs.registrations.get(name)
+        if known is not None and not access.owns(caller, known.client_id):
             raise NotFound(f"UDF {name[:64]!r} is not known")
+
+
+def _check_output(caller: Caller | None, definition: UdfDefinition | None) -> None:
+    if definition is not None:
+        access.check_topic(caller, "output.topic", definition.output.topic)
+        access.check_user(caller, "output.user_id", definition.output.user_id)
 
 
 @dataclass(frozen=True)

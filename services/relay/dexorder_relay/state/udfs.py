@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dexorder_common.model.errors import AlreadyExists, NotFound
+from dexorder_common.model.errors import AlreadyExists, Exhausted, NotFound
 from dexorder_common.model.udf import UdfDefinition, UdfRegistration, UdfState, UdfStatus, check_udf_name
 
 KEPT_LINES = 500
@@ -60,7 +60,8 @@ class UdfRegistry:
         Raises:
             InvalidRequest: The name or the definition is invalid.
             NotFound: There is no definition of this name.
-            AlreadyExists: A UDF of this name runs with another definition, or there are too many.
+            AlreadyExists: A UDF of this name runs with another definition.
+            Exhausted: There are too many.
         """
         check_udf_name(name)
         known = self.registrations.get(name)
@@ -78,10 +79,14 @@ class UdfRegistry:
         if self.runs(name) and not anew:
             return None
         if known is None and len(self.registrations) >= MAX_UDFS:
-            raise AlreadyExists(f"there are {MAX_UDFS} UDFs already")
+            raise Exhausted(f"there are {MAX_UDFS} UDFs already; start one of them with this definition")
         generation = max(wall_ns // 1_000, known.generation + 1 if known else 1)
         since = generation if anew else known.since_generation if known else 0
         return UdfRegistration(name, generation, False, since, definition, client_id)
+
+    def owned(self, client_id: str) -> int:
+        """Return the number of UDFs, running or stopped, that a client has started."""
+        return sum(each.client_id == client_id for each in self.registrations.values())
 
     def stop(self, name: str) -> UdfRegistration:
         """Return the registration that a stop makes; NotFound if there is no such UDF."""

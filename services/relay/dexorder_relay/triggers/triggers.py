@@ -21,6 +21,7 @@ from dexorder_common.model.realtime import RealtimeParams, Subscription
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger
 from dexorder_common.rpc.identity import Caller
 from dexorder_relay import access
+from dexorder_relay.access import check_user
 from dexorder_relay.realtime.jobs import RealtimeJobs
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import triggers as rules
@@ -63,10 +64,13 @@ class RegisteredTriggers:
         Raises:
             InvalidSql: The text is refused.
             InvalidRequest: Another field is invalid, or the id is in use for another trigger.
-            Exhausted: The caller has too many triggers.
+            Exhausted: The caller has too many triggers, or registers too fast.
+            NotAllowed: The caller may not send to the user of the alert.
         """
         context, quotas = self._context, self._context.quotas
         rules.check(trigger, context.venues)
+        if trigger.alert is not None:
+            check_user(caller, "alert.user_id", trigger.alert.user_id)
         known = await context.store.read(store.find, trigger.trigger_id)
         is_new = False
         if known is None:

@@ -57,9 +57,11 @@ ROLE_OF = {
 CODE = grpc.StatusCode
 
 
-def callers_file(path: Path, **quotas: dict[str, int]) -> Path:
+def callers_file(path: Path, rights: dict[str, dict[str, Any]] | None = None, **quotas: dict[str, int]) -> Path:
+    """Write a callers file with further keys of some callers, and quotas of others."""
     entries = [
         {"client_id": name, "sha256": token_hash(token_of(name)), "role": role, "quota": quotas.get(name, {})}
+        | (rights or {}).get(name, {})
         for name, role in ROLE_OF.items()
     ]
     path.write_text(yaml.safe_dump({"callers": entries}))
@@ -199,10 +201,85 @@ async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_pa
         ):
             assert (await code_of(call))[0] is CODE.NOT_FOUND
         listed = {each.udf.name: each for each in (await other.ListUdfs(upb.ListUdfsRequest(), timeout=30)).udfs}
-        assert [*listed] == ["average", "mine", "shell"] and not listed["average"].udf.command.process.env
+        assert [*listed] == ["average"] and not listed["average"].udf.command.process.env
         seen = {each.udf.name: each for each in (await boss.ListUdfs(upb.ListUdfsRequest(), timeout=30)).udfs}
         assert seen["average"].udf.command.process.env == {"KEY": "secret"} and seen["mine"].client_id == "desk"
         await boss.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30)
+
+
+async def test_a_client_does_not_touch_what_is_not_its_own(tmp_path: Path) -> None:
+    """No client stops, takes over or reads a UDF of the file, nor names a user or topic that is not in its entry."""
+    rights: dict[str, dict[str, Any]] = {"desk": {"users": ["ann"], "topics": "desk-signals"}, "other": {"users": "*"}}
+    tokens = callers_file(tmp_path / "callers.yaml", rights)
+    async with guarded(tmp_path, tokens=tokens) as s:
+        spark = prpc.PipelineServiceStub(await s.channel_of("spark"))
+        desk, other, boss = [
+            urpc.UdfRegistryServiceStub(await s.channel_of(each)) for each in ("desk", "other", "boss")
+        ]
+
+        async def start(stub: Any, name: str, **output: str) -> tuple[Any, str]:
+            udf = upb.Udf(name=name, program="average", output=upb.UdfOutput(**output))
+            return await code_of(stub.StartUdf(upb.StartUdfRequest(udf=udf), timeout=30))
+
+        assert (await start(desk, "average"))[0] is CODE.UNAVAILABLE, "which names the file has is not known yet"
+        command = upb.UdfCommand(process=upb.UdfProcess(prog="average"))
+        await spark.SyncUdfs(ppb.SyncUdfsRequest(declared=[upb.Udf(name="average", command=command)]), timeout=30)
+        for call in (
+            desk.StopUdf(upb.StopUdfRequest(name="average"), timeout=30),
+            desk.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="average")), timeout=30),
+            desk.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="average", program="average")), timeout=30),
+            desk.ListUdfLogs(upb.ListUdfLogsRequest(name="average"), timeout=30),
+        ):
+            code, text = await code_of(call)
+            assert code is CODE.PERMISSION_DENIED and "belongs to admins" in text
+        again = ppb.SyncUdfsRequest(declared=[upb.Udf(name="average", command=command)])
+        assert not (await spark.SyncUdfs(again, timeout=30)).registrations
+        for output, field in (
+            ({"topic": "payments"}, "output.topic 'payments' is not one of the topics of client_id 'desk'"),
+            ({"user_id": "bob", "title": "URGENT"}, "output.user_id 'bob' is not one of the users of client_id 'desk'"),
+        ):
+            code, text = await start(desk, "mine", **output)
+            assert code is CODE.PERMISSION_DENIED and text.startswith(field)
+        assert (await start(desk, "mine", topic="desk-signals", user_id="ann"))[0] is CODE.OK
+        assert (await start(other, "theirs", user_id="bob"))[0] is CODE.OK
+        assert (await start(other, "more", topic="desk-signals"))[0] is CODE.PERMISSION_DENIED
+        assert (await start(boss, "any", topic="payments", user_id="bob"))[0] is CODE.OK
+        await boss.StopUdf(upb.StopUdfRequest(name="average"), timeout=30)
+
+
+async def test_rights_that_were_withdrawn_stop_the_next_start(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", {"desk": {"topics": "desk-signals"}})
+    async with guarded(tmp_path, tokens=tokens) as s:
+        spark = prpc.PipelineServiceStub(await s.channel_of("spark"))
+        desk = urpc.UdfRegistryServiceStub(await s.channel_of("desk"))
+        await spark.SyncUdfs(ppb.SyncUdfsRequest(declared=[upb.Udf(name="average")]), timeout=30)
+        mine = upb.Udf(name="mine", program="average", output=upb.UdfOutput(topic="desk-signals"))
+        await desk.StartUdf(upb.StartUdfRequest(udf=mine), timeout=30)
+        await desk.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30)
+        callers_file(tokens)
+        code, text = await code_of(desk.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="mine")), timeout=30))
+        assert code is CODE.PERMISSION_DENIED and "output.topic 'desk-signals'" in text
+
+
+async def test_udfs_of_a_client_are_limited_and_others_keep_their_room(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", desk={"udfs": 2})
+    async with guarded(tmp_path, tokens=tokens) as s:
+        spark = prpc.PipelineServiceStub(await s.channel_of("spark"))
+        desk, other = [urpc.UdfRegistryServiceStub(await s.channel_of(each)) for each in ("desk", "other")]
+        await spark.SyncUdfs(ppb.SyncUdfsRequest(declared=[upb.Udf(name="average")]), timeout=30)
+
+        async def start(stub: Any, name: str, **options: str) -> tuple[Any, str]:
+            given = [upb.UdfOption(name=key, values=[value]) for key, value in options.items()]
+            udf = upb.Udf(name=name, program="average", options=given)
+            return await code_of(stub.StartUdf(upb.StartUdfRequest(udf=udf), timeout=30))
+
+        assert [(await start(desk, name))[0] for name in ("one", "two")] == [CODE.OK] * 2
+        code, text = await start(desk, "three")
+        assert code is CODE.RESOURCE_EXHAUSTED and text.startswith("udfs would be 3, 2 are allowed")
+        await desk.StopUdf(upb.StopUdfRequest(name="one"), timeout=30)
+        assert (await start(desk, "three"))[0] is CODE.RESOURCE_EXHAUSTED, "a stop gives nothing back"
+        assert (await start(desk, "one", size="5"))[0] is CODE.OK, "its name is still its own"
+        assert (await start(other, "three"))[0] is CODE.OK
 
 
 # ---- whose request it is -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
@@ -70,6 +71,23 @@ async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) 
         assert not reading.done(), "it is another client's event"
         call.cancel()
         await asyncio.wait([reading])
+
+
+async def test_an_alert_goes_to_users_of_the_callers_entry_only(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", {"desk": {"users": ["ann"]}, "other": {"users": "*"}})
+    async with guarded(tmp_path, tokens=tokens) as suite:
+        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+        critical = events_pb.DeliverySpec(priority=events_pb.CRITICAL)
+
+        async def alert(stub: Any, name: str, user_id: str) -> tuple[Any, str]:
+            return await code_of(register(stub, name, alert=pb.TriggerAlert(user_id=user_id, delivery=critical)))
+
+        code, text = await alert(desk, "a", "bob")
+        assert code is CODE.PERMISSION_DENIED
+        assert text.startswith("alert.user_id 'bob' is not one of the users of client_id 'desk'")
+        for stub, name, user_id in ((desk, "b", "ann"), (other, "c", "bob"), (boss, "d", "bob")):
+            assert (await alert(stub, name, user_id))[0] is CODE.OK
+        assert [name for name, _ in await ids(boss)] == ["b", "c", "d"]
 
 
 async def test_triggers_of_a_client_are_limited(tmp_path: Path) -> None:
