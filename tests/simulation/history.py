@@ -105,6 +105,9 @@ class Chain:
             for work in (client.live(), self._script(client)):
                 self.run.loop.spawn(process, work).add_done_callback(self._client_ended)
         self.run.loop.spawn(WORLD, self._faults())
+        dice = self.run.generator("log")
+        for _ in range(dice.randint(0, 4)):
+            self.run.loop.call_later(dice.uniform(0.0, FAULTS_END), self._grow)
 
     def until_calm(self) -> None:
         """Run to the end, and check it."""
@@ -120,6 +123,10 @@ class Chain:
     async def _gateway(self, process: Process) -> None:
         serve_gateway(self.run.network, process, self.parts.log, self.parts.supervisor.moment)
         await _for_ever()
+
+    def _grow(self) -> None:
+        self.run.note("the topic has another partition")
+        self.parts.log.grow()
 
     async def _script(self, client: Client) -> None:
         dice = self.run.generator(client.name)
@@ -170,7 +177,7 @@ class Chain:
         dice, supervisor = self.dice, self.parts.supervisor
         names = supervisor.names()
         name = dice.choice(names) if names else "relay"
-        kind = dice.choice(["kill", "kill", "freeze", "weather", "cut", "disk", "backup"])
+        kind = dice.choice(["kill", "kill", "freeze", "weather", "cut", "disk", "backup", "exchange"])
         if kind == "kill":
             supervisor.kill(name, "at a random time")
         elif kind == "freeze":
@@ -188,6 +195,8 @@ class Chain:
                     partial(self._cut, pair),
                     partial(self._join, pair),
                 )
+        elif kind == "exchange":
+            self.parts.on_work = self._strike
         elif kind == "disk":
             self._for(dice.uniform(1, 40), "full disk", partial(self._fill, True), partial(self._fill, False))
         elif self.relay.disk.backup is None:
@@ -196,6 +205,21 @@ class Chain:
         elif self.plan.restores:
             self._restores += 1
             supervisor.kill("relay", "for a restore of its file")
+
+    def _strike(self, name: str) -> None:
+        """Let an ingestor that begins to work stand still, perhaps beyond its lease; its connections are dead then."""
+
+        async def strike() -> None:
+            await asyncio.sleep(self.dice.uniform(0.0, 0.5))
+            seconds = self.dice.uniform(1.0, 40.0)
+            self.run.note(f"the exchange refuses {name}")
+            self.parts.refusing.add(name)
+            self.parts.supervisor.freeze(name, seconds)
+            await asyncio.sleep(seconds + self.dice.uniform(0.1, 20.0))
+            self.parts.refusing.discard(name)
+
+        self.parts.on_work = lambda name: None
+        self.run.loop.spawn(WORLD, strike())
 
     @property
     def restored(self) -> bool:
@@ -232,6 +256,8 @@ class Chain:
 
     def _clear(self) -> None:
         self.run.network.weather = Weather()
+        self.parts.on_work = lambda name: None
+        self.parts.refusing.clear()
         self.relay.disk.is_full = False
 
     def _for(self, seconds: float, what: str, begin: object, end: object) -> None:

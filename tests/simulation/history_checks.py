@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dexorder_common.kafka.page_record import parse_response
+from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.page import Candle
+from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.periods import open_times
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_relay.state.request import CANCELLED
 from tests.simulation.chain.client import Asked
 from tests.simulation.exchange.history import wall_ns
@@ -32,8 +35,7 @@ def check_outcome(chain: Chain, asked: Asked) -> None:
     if outcome.status is RequestStatus.ERROR:
         if asked.is_cancelled and outcome.error == CANCELLED:
             return
-        if not chain.plan.lies and not chain.plan.hides:
-            run.fail(f"{request.request_id} failed at an honest exchange: {outcome.error}")
+        _check_failure(chain, asked)
         return
     check_rows(chain, request.request_id, request.series, request.span, outcome.provisional)
     if request.refresh:
@@ -42,12 +44,29 @@ def check_outcome(chain: Chain, asked: Asked) -> None:
         _check_new_look(chain, asked)
 
 
+def _check_failure(chain: Chain, asked: Asked) -> None:
+    """Check that a request that failed has a failed dispatch in its range, whose place no other had taken by then."""
+    request, parts = asked.request, chain.parts
+    assert asked.notification is not None
+    error = asked.notification.outcome.error
+    if "must not have" in error and (chain.plan.hides or chain.plan.lies):
+        return  # the exchange has denied rows that the table has
+    for record in (each for partition in parts.log.partitions for each in partition):
+        headers = PageHeaders.parse(dict(record.headers))
+        if headers.kind is Kind.FINAL and headers.span.overlaps(request.span):
+            is_error = parse_response(record.payload).status == pb.DataResponse.ERROR
+            if is_error and not parts.is_fenced(headers.dispatch_id, record.appended_ns):
+                return
+    chain.run.fail(f"{request.request_id} failed without a dispatch that did: {error}")
+
+
 def _check_fetched_again(chain: Chain, asked: Asked) -> None:
     """Check that all rows of a refreshed range come from dispatches that began after the request."""
     request = asked.request
+    began_ns = {number_of(dispatch_id): each.began_ns for dispatch_id, each in chain.parts.begun.items()}
     for rows in chain.parts.table.current.rows_in(request.series, request.span).values():
-        if (began_ns := chain.parts.begun_ns[rows[0].dispatch]) < asked.submitted_ns:
-            age = (asked.submitted_ns - began_ns) / SECOND_NS
+        if (row_ns := began_ns[rows[0].dispatch]) < asked.submitted_ns:
+            age = (asked.submitted_ns - row_ns) / SECOND_NS
             chain.run.fail(f"{request.request_id} is OK with a row that was fetched {age:.0f} s before it")
 
 

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
 from tests.simulation.disk import Moment
-from tests.simulation.loop import Process
+from tests.simulation.loop import SECOND_NS, Process
 from tests.simulation.network import Network
 
 PRODUCE = "/KafkaPixy/Produce"
@@ -28,6 +28,7 @@ class Record:
     offset: int
     headers: tuple[tuple[str, str], ...]
     payload: bytes
+    appended_ns: int
 
 
 class Log:
@@ -37,10 +38,15 @@ class Log:
         self.partitions: list[list[Record]] = [[] for _ in range(partitions)]
         self._waiting: list[asyncio.Future[None]] = []
 
+    def grow(self) -> None:
+        """Add a partition, as an operator does; keys may move to it."""
+        self.partitions.append([])
+
     def append(self, key: bytes, headers: tuple[tuple[str, str], ...], payload: bytes) -> Record:
         """Add a record to the partition of its key."""
         partition = crc32(key) % len(self.partitions)
-        record = Record(partition, len(self.partitions[partition]), headers, payload)
+        now_ns = round(asyncio.get_running_loop().time() * SECOND_NS)
+        record = Record(partition, len(self.partitions[partition]), headers, payload, now_ns)
         self.partitions[partition].append(record)
         for waiting in self._waiting:
             if not waiting.done():

@@ -97,7 +97,7 @@ class SourcePlace:
                 ends,
                 dispatch=max((number_of(page.dispatch_id) for page in new), default=0),
                 claims=claims if new else "",
-                resume=self.position,
+                resume=dict.fromkeys(ends, 0) | self.position,  # a partition that is new is read from 0
                 topic_id=self.topic_id,
                 epochs={p: epoch for p, epoch in epochs.items() if p in ends},
             )

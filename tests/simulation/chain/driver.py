@@ -18,6 +18,7 @@ from dexorder_spark.pipeline.place import SourcePlace
 from dexorder_spark.records.admission import Place, RecordRefusal, refusal
 from dexorder_spark.records.relay_client import CALL_TIMEOUT_S, may_succeed
 from dexorder_spark.records.reporter import MAX_REPORT_BYTES, split_report, to_request
+from dexorder_spark.source.offsets import SourceState, resume
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.simulation.chain.parts import Parts
 from tests.simulation.kafka import Record
@@ -47,12 +48,15 @@ class Driver:
         """Process batches until the end."""
         parts = self.parts
         await parts.table.pause()
-        starts = dict.fromkeys(range(len(parts.log.partitions)), 0)  # as the product's resume() takes them from the log
-        place = SourcePlace(SOURCE, "topic", position=starts | parts.table.current.state.position(SOURCE))
+        place = SourcePlace(SOURCE, "topic", position=self._start())
         while True:
             await parts.log.wait(place.position)
             await asyncio.sleep(self._random.uniform(0.2, 2.0))
             await self._process(place, parts.log.after(place.position, MOST_RECORDS))
+
+    def _start(self) -> dict[int, int]:
+        starts = dict.fromkeys(range(len(self.parts.log.partitions)), 0)
+        return resume(self.parts.table.current.state.position(SOURCE), SourceState(starts, {}, {}))
 
     async def _process(self, place: SourcePlace, records: list[Record]) -> None:
         rows = list[pa.RecordBatch]()

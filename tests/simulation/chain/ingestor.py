@@ -8,8 +8,8 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.datasets import CANDLES
-from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.history import Dispatch
+from dexorder_common.model.page import PageHeaders
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
@@ -32,17 +32,20 @@ async def live(parts: Parts, process: Process) -> None:
     run, clock, random = parts.run, parts.run.clock(process), parts.supervisor.generator(process)
     settings = settings_of(parts.world.page)
     venue = SimulatedVenue(parts.world, run.loop, settings, clock, random, parts.exchange_calls, parts.fault_ns)
-    publisher = IngestorPublisher(
+    venue.is_refused = lambda: process.name in parts.refusing
+    publisher = _Publisher(
         channel(run.network, "gateway"), channel(run.network, "relay"), settings, _METRICS, random=random
     )
+    publisher.parts = parts
     runner = DispatchRunner(
         {CANDLES: publish_candles}, cast(Any, {LISTED: venue}), publisher, settings, _METRICS, clock
     )
 
     async def work(dispatch: AnyDispatch, _: StopSignal) -> DispatchEnd | None:
         assert isinstance(dispatch, Dispatch)
-        parts.issue(number_of(dispatch.dispatch_id), dispatch.dispatch_id)
+        parts.begin(dispatch)
         run.note(f"{process.name} works on {dispatch.dispatch_id} {periods(parts, dispatch)}")
+        parts.on_work(process.name)
         end = await runner.run(dispatch)
         told = "is not wanted any more" if end is None else end.message or "is done"
         run.note(f"{process.name} {dispatch.dispatch_id} {told}")
@@ -53,6 +56,20 @@ async def live(parts: Parts, process: Process) -> None:
         settings, slots, work, _METRICS, clock, on_connected=_ignore, sockets=parts.wires.sockets(process)
     )
     await connection.run(asyncio.Event())
+
+
+class _Publisher(IngestorPublisher):
+    """The product's publisher, whose answers are judged."""
+
+    parts: Parts
+
+    async def report_page(self, headers: PageHeaders, rows: int, calls: int = 0) -> bool:
+        """Report a page; it is not wanted if another dispatch has taken the place before."""
+        parts, since_ns = self.parts, self.parts.run.loop.now_ns
+        is_wanted = await super().report_page(headers, rows, calls)
+        if is_wanted and parts.is_fenced(headers.dispatch_id, since_ns):
+            parts.run.fail(f"a page of {headers.dispatch_id} counts, though another dispatch has taken its place")
+        return is_wanted
 
 
 _SETTINGS: dict[int, IngestorSettings] = {}

@@ -28,7 +28,6 @@ from dexorder_relay.store.database import Store
 from tests.simulation.chain.broker import SilentMonitor
 from tests.simulation.chain.parts import Parts
 from tests.simulation.chain.rpc import serve
-from tests.simulation.disk import Disk
 from tests.simulation.exchange.history import LISTED
 from tests.simulation.loop import Process
 
@@ -52,7 +51,7 @@ class Relay:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.disk = Disk(parts.run.generator("disk"), parts.supervisor.moment)
+        self.disk = parts.disk
         self.engine: RelayEngine | None = None
         """Of the life that is ready; read by the checks only."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ from dexorder_common.model.history import Delay
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.failures import ExchangeFailure
 from tests.simulation.loop import SECOND_NS, START_WALL_NS, SimulatedLoop
 from tests.unit.services.ingestor.history.simulated.exchange import Exchange
 from tests.unit.services.ingestor.history.simulated.world import World
@@ -35,6 +36,7 @@ class SimulatedVenue(Exchange):
 
     Attributes:
         calls_of_all: Times and windows of all calls, for the checks.
+        is_refused: Whether the exchange refuses this ingestor now.
     """
 
     name = LISTED
@@ -55,6 +57,7 @@ class SimulatedVenue(Exchange):
         self.clock = clock
         self.learnt = _Learnt(self.agreement)
         self.calls_of_all = calls_of_all
+        self.is_refused: Callable[[], bool] = lambda: False
         self._dice = random
         self._began_ns = fault_ns
 
@@ -86,6 +89,8 @@ class SimulatedVenue(Exchange):
         """Answer after the time of a call."""
         await asyncio.sleep(self._dice.uniform(0.05, 0.3))
         self.calls_of_all.append((self._loop.now_ns, window))
+        if self.is_refused():
+            raise ExchangeFailure("the exchange refuses this address")
         return await super().candles(symbol, timeframe, period_seconds, window, skip)
 
 

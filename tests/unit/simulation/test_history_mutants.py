@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from dexorder_common.lake.commit_state import CommitState
 from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_relay.state.history import HistoryState
 from tests.simulation.chain.driver import Driver
 from tests.simulation.disk import Writer
 from tests.simulation.history import Plan, simulate
@@ -50,6 +51,11 @@ def test_a_table_without_compare_and_swap(patched: pytest.MonkeyPatch) -> None:
     assert found(Plan(requests=4, second_driver=True))
 
 
+def test_a_dispatch_that_is_not_fenced(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(HistoryState, "current_job", HistoryState.job_of)
+    assert found(Plan(faults=12, death_share=0.03), "failed without a dispatch that did")
+
+
 def test_an_answer_before_the_sync(patched: pytest.MonkeyPatch) -> None:
     give = Writer.give
 
@@ -85,6 +91,15 @@ def test_a_report_that_is_sent_once(patched: pytest.MonkeyPatch) -> None:
 
     patched.setattr(Driver, "repeat", once)
     assert found(Plan(faults=12, death_share=0.03))
+
+
+def test_a_partition_that_is_new_and_not_repeated(patched: pytest.MonkeyPatch) -> None:
+    def without_start(state: CommitState, source: str) -> dict[int, int]:
+        resumed = state.resume.get(source, {})
+        return {p: resumed.get(p) or end for p, end in state.offsets.get(source, {}).items()}
+
+    patched.setattr(CommitState, "position", without_start)
+    assert found(Plan(faults=12, death_share=0.05))
 
 
 def test_a_report_that_a_new_life_does_not_repeat(patched: pytest.MonkeyPatch) -> None:
