@@ -22,6 +22,49 @@ class CheckedCell:
     candles: tuple[Candle, ...]
 
 
+def sampled(span: TimeRange, cell_seconds: int, smallest: int, call_candles: int, draw: int) -> TimeRange:
+    """Return the part of a range of cells whose smallest cells one call brings; of a long range the part that is drawn.
+
+    Args:
+        draw: A number, another one for each dispatch, so that no place is never looked at.
+    """
+    reach_ns = call_candles * smallest // cell_seconds * cell_seconds * SECOND_NS
+    places = max(0, span.end_ns - span.start_ns - reach_ns) // (cell_seconds * SECOND_NS) + 1
+    start_ns = span.start_ns + draw % places * cell_seconds * SECOND_NS
+    return TimeRange(start_ns, min(start_ns + reach_ns, span.end_ns))
+
+
+class ValueSample:
+    """Smallest cells of a part of a range, which may contradict candles that tally with their own cell.
+
+    A cell of an hour shows the highest high of 60 candles and 59 highs pass below it; a cell of three minutes lets two
+    pass. Smaller cells prove nothing here: an absent one, or an answer that fails, is no objection.
+    """
+
+    def __init__(self, window: TimeRange, seconds: int, volume_tolerance: float) -> None:
+        self.window = window
+        self.seconds = seconds
+        self.is_queried = False
+        self._tolerance = volume_tolerance
+        self._cells: Sequence[Candle] = ()
+
+    def add(self, cells: Sequence[Candle]) -> None:
+        """Take the answer; empty if there is none."""
+        self.is_queried = True
+        self._cells = cells
+
+    def contradicts(self, checked: CheckedCell) -> bool:
+        """Return whether the candles of a cell differ from one of its smaller cells."""
+        step_ns = self.seconds * SECOND_NS
+        for cell in self._cells:
+            if checked.span.start_ns <= cell.open_ns < checked.span.end_ns:
+                end_ns = cell.open_ns + step_ns
+                finer = aggregate([c for c in checked.candles if cell.open_ns <= c.open_ns < end_ns])
+                if not agrees(cell, finer, self._tolerance):
+                    return True
+        return False
+
+
 class CellStream:
     """Finer candles of adjacent cells, queried and checked in time order.
 

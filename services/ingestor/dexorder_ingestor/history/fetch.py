@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from zlib import crc32
+
+import structlog
 
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.checksum import cell_ladder, scan_periods
@@ -29,13 +32,14 @@ from dexorder_ingestor.exchange.absences import ProvenAbsence
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
-from dexorder_ingestor.history.checksum import CellStream, CheckedCell
+from dexorder_ingestor.history.checksum import CellStream, CheckedCell, ValueSample, sampled
 from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.job import FetchJob, Missing, Put, Unproven
 from dexorder_ingestor.history.paging import CandlePage, QueryWindows, page_periods
 from dexorder_ingestor.history.scan import Scan, settled_end_ns
 from dexorder_ingestor.history.trade_walk import settle_by_trades
 
+log = structlog.get_logger(__name__)
 _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
 _UNKNOWN = Agreement()
@@ -113,6 +117,7 @@ class _CheckedFetch:
         self.windows = QueryWindows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
         self.scan = Scan(job)
         self.tolerance = job.venue.dialect.candles.volume_tolerance or 0.0
+        self.drawn = crc32(job.dispatch.dispatch_id.encode())
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
 
@@ -152,6 +157,7 @@ class _Cells:
         self._done_ns = span.start_ns
         self._cells: Sequence[Candle] = ()
         self._agreeing = self._foreign = self._counted = 0
+        self._sample: ValueSample | None = None
 
     async def settle(self) -> int:
         """Settle the range in time order; return the end of the settled part."""
@@ -224,6 +230,9 @@ class _Cells:
         """Settle a range cell by cell; adjacent cells that do not tally are settled together by smaller ones."""
         job, windows = self._job, self._fetch.windows
         cells = {c.open_ns: c for c in coarse.candles}
+        if self._smaller and not self._fetch.is_hopeless(self._smaller[-1]):
+            window = sampled(span, self._seconds, self._smaller[-1], job.limits.candles, self._fetch.drawn)
+            self._sample = ValueSample(window, self._smaller[-1], self._fetch.tolerance)
         stream = CellStream(span, self._seconds, cells, windows, job.venue.shapes, self._fetch.tolerance)
         fetched_ns = coarse.fetched_ns
         while (cell := stream.cell) and not self._is_enough():
@@ -254,19 +263,39 @@ class _Cells:
 
     async def _take(self, checked: list[CheckedCell], coarse: CandlePage, fetched_ns: int) -> None:
         """Take cells that tally, after all before them."""
-        if not checked:
-            return
-        await self._settle_left()
-        self._fetch.tallied[self._seconds] += len(checked)
-        self._agreeing += any(each.candles for each in checked)
-        self._pending += checked
-        times_ns = sorted([coarse.fetched_ns, fetched_ns])
+        times_ns, agreeing = sorted([coarse.fetched_ns, fetched_ns]), False
         for each in checked:
+            if await self._is_doubtful(each):
+                self._leave(each.span, {c.open_ns: c for c in coarse.candles})
+                continue
+            await self._settle_left()
+            self._fetch.tallied[self._seconds] += 1
+            agreeing |= bool(each.candles)
+            self._pending.append(each)
             if each.candles:
                 self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
             else:
                 self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
-        await self._hand_on()
+        self._agreeing += agreeing
+        if checked:
+            await self._hand_on()
+
+    async def _is_doubtful(self, checked: CheckedCell) -> bool:
+        """Return whether smaller cells contradict the candles of a cell; the first in the sample has them queried."""
+        sample = self._sample
+        if sample is None or not sample.window.contains(checked.span):
+            return False
+        if not sample.is_queried:
+            try:
+                cells, _ = await self._job.query(CandleQuery(sample.window), sample.seconds)
+            except ExchangeFailure:
+                cells = []
+            sample.add(cells)
+        if not sample.contradicts(checked):
+            return False
+        self._job.venue.metrics.contradictions.labels(self._job.venue.name).inc()
+        log.warning("smaller cells contradict candles that tally", span=str(checked.span))
+        return True
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:
         """Hand on the full pages of checked cells, or all of them, once they are known to be the queried market's.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -18,7 +19,7 @@ from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.newest import REASON, Newest
-from dexorder_ingestor.history.paging import CandlePage, QueryWindows, page_periods
+from dexorder_ingestor.history.paging import MIN_CALL_CANDLES, AnswerSizes, CandlePage, QueryWindows, page_periods
 
 log = structlog.get_logger(__name__)
 _MAX_IMPOSSIBLE = 100
@@ -51,6 +52,14 @@ class Unproven(Exception):
     def __init__(self, parts: list[TimeRange], reason: str) -> None:
         super().__init__(reason)
         self.parts = parts
+
+
+class SmallerCalls(Unproven):
+    """The exchange gives fewer candles a call than its dialect says."""
+
+    def __init__(self, page: TimeRange, limit: int) -> None:
+        super().__init__([page], f"a call gives {limit} candles")
+        self.limit = limit
 
 
 class Waits:
@@ -106,6 +115,7 @@ class FetchJob:
         facts = venue.dialect.candles
         self.newest = Newest(dispatch.period_seconds, facts.publish_seconds, facts.running is not None)
         self._held: list[CandlePage] = []
+        self._sizes: defaultdict[int, AnswerSizes] = defaultdict(AnswerSizes)
         self.traded: list[TimeRange] = []
         """Ranges of coarser candles with a volume and finer candles that do not tally."""
 
@@ -176,13 +186,16 @@ class FetchJob:
 
     async def settle(self, span: TimeRange) -> None:
         """Fetch a range page by page; what agreeing answers do not prove is missing."""
-        evidence = self.evidence(span, self.dispatch.period_seconds, self.closed_end_ns)
-        try:
-            await self._settle_pages(span, evidence)
-        finally:
-            evidence.close()
+        while span and self.limits.candles >= MIN_CALL_CANDLES:
+            evidence = self.evidence(span, self.dispatch.period_seconds, self.closed_end_ns)
+            try:
+                span = await self._settle_pages(span, evidence)
+            finally:
+                evidence.close()
+        self.add_rest(span, f"{self.venue.name} gives one candle a call, so no answer can be checked by another")
 
-    async def _settle_pages(self, span: TimeRange, evidence: Evidence) -> None:
+    async def _settle_pages(self, span: TimeRange, evidence: Evidence) -> TimeRange:
+        """Settle pages; return the rest of the range if calls turn out to be smaller, for another attempt."""
         period_seconds = self.dispatch.period_seconds
         periods = self.venue.settings.page_candles
         # One call fills one page, because each page may cost a batch of Spark.
@@ -195,7 +208,7 @@ class FetchJob:
             page = todo[0]
             if self.is_over:
                 self._add_missing(TimeRange(page.start_ns, span.end_ns), "not queried")
-                return
+                break
             try:
                 await self.prove(page, evidence, period_seconds)
                 await self._hand_on_traded(evidence.settle(page))
@@ -205,6 +218,9 @@ class FetchJob:
                     self.fail(page, str(error))
                     todo = todo[1:]
                 todo = self._leave_out_impossible(todo, evidence)
+            except SmallerCalls as error:
+                self.limits = replace(self.limits, candles=error.limit)
+                return TimeRange(page.start_ns, span.end_ns)
             except Unproven as error:
                 proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
                 self._failed += 1
@@ -216,6 +232,7 @@ class FetchJob:
                 self.fail(page, str(error))
                 evidence.start_anew(page.end_ns)
                 todo = todo[1:]
+        return TimeRange(span.end_ns, span.end_ns)
 
     def _leave_out_impossible(self, todo: list[TimeRange], evidence: Evidence) -> list[TimeRange]:
         """Return the pages without the candles known to be impossible, which are missing."""
@@ -249,6 +266,7 @@ class FetchJob:
 
         Raises:
             ExchangeFailure: A query got no valid answer.
+            SmallerCalls: The exchange gives fewer candles a call than its dialect says.
             Unproven: The answers do not agree in the allowed number of queries.
         """
         settings, name = self.venue.settings, self.venue.name
@@ -268,6 +286,8 @@ class FetchJob:
                     raise
                 evidence.stop_early_queries()
                 continue
+            if 0 < (limit := self._sizes[period_seconds].limit) < self.limits.candles:
+                raise SmallerCalls(page, limit)
             if contradiction:
                 reason = f"{name}'s answers contradict each other: {contradiction}"
 
@@ -278,6 +298,7 @@ class FetchJob:
             ExchangeFailure: There is no valid answer.
         """
         candles, fetched_ns = await self.query(query, period_seconds)
+        self._sizes[period_seconds].add(query.window, candles)
         contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
         if contradiction:
             self.venue.metrics.contradictions.labels(self.venue.name).inc()

@@ -6,6 +6,7 @@ shorter than a call, because the query reaches back to some known candles (the l
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,13 @@ from dexorder_common.model.periods import count_periods, next_open, split_by_per
 from dexorder_common.model.proof import Proof
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_ingestor.exchange.dialect import CallLimits
+
+MIN_CALL_CANDLES = 2
+"""Candles of a call without which no two answers overlap, so that they cannot be checked."""
+_CUT_ANSWERS = 8
+"""Answers that are cut at the same size from which on that is the exchange's limit."""
+_SIZES_KNOWN = 2_000
+"""Candles that are remembered for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,35 @@ def page_periods(max_periods: int, limits: CallLimits) -> int:
     """Return the periods of a page: as many whole chunks as fit into ``max_periods``."""
     chunk = chunk_periods(limits.candles)
     return max_periods // chunk * chunk or max_periods
+
+
+class AnswerSizes:
+    """Sizes of the answers to one job, which show whether a call gives fewer candles than the dialect says.
+
+    An answer that a limit has cut has exactly as many candles as the limit says, and lacks others of its window. An
+    answer that lacks candles for another reason has any size.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[int] = []
+        self._cut = 0
+        self._most = 0
+
+    def add(self, window: TimeRange, candles: Sequence[Candle]) -> None:
+        """Add an answer."""
+        size = len(candles)
+        inside = bisect_left(self._known, window.end_ns) - bisect_left(self._known, window.start_ns)
+        opens = {c.open_ns for c in candles}
+        new = sorted(opens.difference(self._known))
+        if size > self._most or (0 < size < self._most and inside + len(new) > size):
+            self._cut, self._most = 0, size
+        self._cut += inside + len(new) > size == self._most > 0
+        self._known = sorted([*self._known[-_SIZES_KNOWN:], *new])
+
+    @property
+    def limit(self) -> int:
+        """Candles of a call, if many answers were cut and all alike; otherwise 0."""
+        return self._most if self._cut >= _CUT_ANSWERS else 0
 
 
 class QueryWindows:

@@ -161,7 +161,7 @@ async def test_exchange_that_stays_bad_ends_in_error_after_the_good_pages(
 ) -> None:
     span = minutes(0, 12_000)
     truth = await sim.truth(minutes(0, GOOD))
-    await sim.faults({"kind": kind, "after": 11})
+    await sim.faults({"kind": kind, "after": 12})  # with the hours and a sample of smaller cells
     async with world_of(attempts=3, evidence_queries=12) as world:
         assert (await run_job(world, dispatch("j1", span))).success
         assert rows(world.gateway.pages("j1")) == truth

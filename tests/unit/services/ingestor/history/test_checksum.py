@@ -126,15 +126,15 @@ def test_calls_beside_those_of_ccxt(name: str, history: History, periods: int, c
 
 
 def test_what_tallied_counts_for_later_jobs() -> None:
-    """A day of minutes takes one call for its hours and two for its minutes, and more where few answers are known."""
+    """A day of minutes takes two calls for its cells and two for its minutes, and more where few answers are known."""
     agreement, job = Agreement(), world(History(), 1_440, CallLimits(1_000, wide=True))
     first, second = fetch(job, agreement).exchange.calls, fetch(job, agreement).exchange.calls
-    assert (first, second) == (9, 5)
-    assert agreement.foreign.counted == pytest.approx((first + second, 0)), "each answer once"
+    assert (first, second) == (10, 6)
+    assert agreement.foreign.counted == pytest.approx((first + second - 2, 0)), "each answer once, without the samples"
     agreement.foreign.note(true=100)
     outcome = fetch(job, agreement)
     check_whole(outcome)
-    assert outcome.exchange.calls == 3
+    assert outcome.exchange.calls == 4
 
 
 def test_an_exchange_that_was_good_may_answer_for_another_market_today() -> None:

@@ -1,0 +1,57 @@
+"""Exchanges that give few candles a call: fewer than the dialect says, or one."""
+
+from __future__ import annotations
+
+import pytest
+
+from dexorder_common.model.page import Candle
+from dexorder_ingestor.exchange.dialect import CallLimits
+from dexorder_ingestor.history.paging import AnswerSizes
+from tests.unit.services.ingestor.conftest import minutes
+from tests.unit.services.ingestor.history.simulated.jobs import check_whole, fetch
+from tests.unit.services.ingestor.history.simulated.world import History, World
+from tests.unit.services.ingestor.history.test_evidence import opens
+
+ONE = "SIM gives one candle a call, so no answer can be checked by another"
+
+
+def world(call: int, returned: int = 0, *, wide: bool = False, density: float = 1.0) -> World:
+    return World(1, History(density), 300, 60, CallLimits(call, wide=wide), page=100, returned=returned)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("returned", [3, 5, 7, -3, -5])
+def test_a_limit_that_the_answers_show_is_used(returned: int, wide: bool) -> None:
+    outcome = fetch(world(100, returned, wide=wide))
+    check_whole(outcome)
+    assert outcome.exchange.calls <= 1_500 / abs(returned)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(("call", "returned"), [(1, 0), (100, 1), (1_000, -1)])
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_one_candle_a_call_is_refused_with_words_after_a_few_calls(
+    call: int, returned: int, density: float, wide: bool
+) -> None:
+    outcome = fetch(world(call, returned, wide=wide, density=density))
+    assert [(each.span, each.reason) for each in outcome.missing] == [(outcome.world.span, ONE)]
+    assert outcome.exchange.calls <= 20 and not outcome.pages
+
+
+@pytest.mark.parametrize("density", [0.003, 0.01, 0.03, 0.1])
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_thin_market_is_not_taken_for_a_small_limit(density: float, wide: bool) -> None:
+    check_whole(fetch(world(100, wide=wide, density=density)))
+
+
+def test_only_answers_that_lack_candles_and_are_alike_show_a_limit() -> None:
+    candles = [Candle(t, 1.0, 1.0, 1.0, 1.0, 1.0) for t in opens(*range(40))]
+    cut, whole, other = AnswerSizes(), AnswerSizes(), AnswerSizes()
+    for first in reversed(range(20)):
+        window = minutes(first, 20)
+        cut.add(window, candles[first : first + 3])
+        whole.add(window, candles[first : first + 20])
+        other.add(window, candles[first : first + 3 + first % 2])
+    assert (cut.limit, whole.limit, other.limit) == (3, 0, 0)
+    cut.add(minutes(0, 20), candles[:4])
+    assert cut.limit == 0, "a call gives more"
