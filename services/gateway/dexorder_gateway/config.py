@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from dexorder_common.config import split_address
 from dexorder_common.model.datasets import DATASETS
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
@@ -46,6 +47,11 @@ class GatewaySettings(ServiceSettings):
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     cluster: str = Field(default="default", min_length=1)
     """Name of that cluster in requests; an empty name in a request means it as well."""
+    peers: str = ""
+    """host:port of the other gateways, with commas, to which acks and offsets of their partitions are forwarded.
+
+    A name stands for every address that it resolves to; this gateway may be among them.
+    """
     topics: str = ",".join(f"{each.topic}:{each.partitions}" for each in DATASETS)
     """Topics to create at start if they do not exist, as ``name:partitions``, separated by commas."""
     topic_replication: int = Field(default=-1, ge=-1)
@@ -106,6 +112,13 @@ class GatewaySettings(ServiceSettings):
         made = build(with_pixy_file(given, file, path))
         made._pixy = file
         return made
+
+    @field_validator("peers")
+    @classmethod
+    def _peers_parse(cls, peers: str) -> str:
+        for each in filter(None, map(str.strip, peers.split(","))):
+            split_address(each)
+        return peers
 
     @model_validator(mode="after")
     def _topics_parse(self) -> Self:

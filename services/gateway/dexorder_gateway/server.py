@@ -20,6 +20,7 @@ from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.kafkapixy.cluster import Cluster, Clusters
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
+from dexorder_gateway.kafkapixy.peers import Peers
 from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -62,7 +63,8 @@ async def _serve(
     # Each cluster that does not answer blocks a thread, at the stop two; the others must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []
-    kafka = KafkaPixy(Clusters(clusters)) if clusters else None
+    peers = Peers([each.strip() for each in settings.peers.split(",") if each.strip()])
+    kafka = KafkaPixy(Clusters(clusters), peers) if clusters else None
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         names: list[str] = []
@@ -99,6 +101,7 @@ async def _serve(
                 task.cancel()
             await running.begin_stop()
             await asyncio.gather(*(cluster.drain(settings.drain_seconds) for cluster in clusters))
+            await peers.close()
             log.info("drained")
 
 

@@ -207,17 +207,23 @@ def test_each_partition_keeps_its_order_and_none_waits_for_another(
     assert len(found[0]) < 3_000, "the others came after all of its records"
 
 
-def test_ack_in_a_consume_call_never_fails_the_call(filled: Filled) -> None:
+def test_ack_in_a_consume_call_that_nobody_takes_fails_the_call_and_takes_no_record(filled: Filled) -> None:
     topic, gateway = filled(4)
-    places = [(0, 0), (7, 3), (0, 1_000), (0, 0)]  # not delivered yet, unknown partition, far ahead, repeated
-    found = [gateway.consume(topic, ack_partition=partition, ack_offset=offset).offset for partition, offset in places]
-    assert found == [0, 1, 2, 3]
+    places = [(0, 0), (7, 3), (0, 0), (0, 1), (0, 0)]  # not delivered yet, unknown partition, then repeated ones
+    found: list[int | str] = []
+    for partition, offset in places:
+        try:
+            found.append(gateway.consume(topic, ack_partition=partition, ack_offset=offset).offset)
+        except grpc.RpcError as error:
+            found.append(str(error.details()))
+    assert found == [0, "partition 7 is not assigned to this gateway", 1, 2, 3]
 
 
-def test_ack_in_a_consume_call_skips_no_undelivered_record(filled: Filled) -> None:
-    topic, gateway = filled(3)
-    assert gateway.consume(topic, ack_offset=1).offset == 0
-    assert gateway.offsets(topic, 2) == [1, 2]
+def test_ack_in_a_consume_call_skips_an_undelivered_record_only_if_it_names_it(filled: Filled) -> None:
+    topic, gateway = filled(4)
+    assert gateway.consume(topic).offset == 0, "the fields that a first call leaves at 0"
+    assert gateway.consume(topic, ack_offset=2).offset == 1, "as Ack, for a record that another gateway delivered"
+    assert gateway.offsets(topic, 1) == [3]
 
 
 def test_tombstone_is_an_empty_message(shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic) -> None:

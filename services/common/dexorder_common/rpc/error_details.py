@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from dexorder_common.model.errors import Code, SuiteError
@@ -84,3 +85,16 @@ def encode_details(
         status.details.add().Pack(each)
     encoded: bytes = status.SerializeToString()
     return encoded
+
+
+def reason_in(error: Any) -> str:
+    """Return ``ErrorInfo.reason`` of a call that one of our servers has refused; empty without details."""
+    for key, value in error.trailing_metadata() or ():
+        if key == STATUS_DETAILS:
+            try:
+                status = status_pb2.Status.FromString(value)
+            except DecodeError:
+                return ""
+            info = error_details_pb2.ErrorInfo()
+            return info.reason if any(each.Unpack(info) for each in status.details) else ""
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from dexorder_common.kafka.client_errors import ConnectionErrors, error_text
-from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_common.kafka.commits import Commit
+from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.kafkapixy.admin import Admin
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, check_requested, check_time, commits_of
@@ -33,6 +34,10 @@ CREATION_SECONDS = 2.0
 """Time that a broker which creates topics automatically may take; a topic that is missing for longer does not exist."""
 _LOG_END_POLLS = 5
 """Log ends are queried once in this many polls."""
+
+
+Elsewhere = Callable[[RequestedOffset], Awaitable[bool]]
+"""Sets the offset of one partition at another gateway; returns False if none reads it."""
 
 
 class Cluster:
@@ -161,13 +166,29 @@ class Cluster:
         if found.error is None:
             self._partitions[topic] = len(found.partitions)
 
+    def may_assign(self, group: str, topic: str, partition: int, *, alone: bool) -> bool:
+        """Return whether a partition that this gateway does not have may soon have a reader.
+
+        Args:
+            alone: Whether no other gateway is known; then only a group that this one just joins may assign it here.
+        """
+        if self._partitions.get(topic, partition + 1) <= partition:
+            return False
+        return not alone or self.consumers.is_joining(group, topic)
+
     async def set_offsets(
-        self, group: str, topic: str, requested: Sequence[RequestedOffset], time_ms: int | None = None
+        self,
+        group: str,
+        topic: str,
+        requested: Sequence[RequestedOffset],
+        time_ms: int | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """Set a group's commits, all or none; this gateway's readers continue there at once.
 
         Args:
             time_ms: Milliseconds since the epoch; sets every partition to its first offset at or after this time.
+            elsewhere: Sets one partition at another gateway; then each partition is set by itself if several read them.
 
         Raises:
             InvalidRequest: A field is out of range; names it.
@@ -186,8 +207,34 @@ class Cluster:
                     RequestedOffset(partition, min(offset, logs[partition][1])) for partition, offset in found.items()
                 ]
             commits = commits_of(requested, topic, logs)
-            if commits:
+            if not commits:
+                return
+            try:
                 await set_offsets(self.admin, self.consumers, group, topic, commits)
+            except Conflict:
+                if elsewhere is None:
+                    raise
+                await self._set_each(group, topic, requested, commits, elsewhere)
+
+    async def _set_each(
+        self,
+        group: str,
+        topic: str,
+        requested: Sequence[RequestedOffset],
+        commits: Mapping[int, Commit],
+        elsewhere: Elsewhere,
+    ) -> None:
+        """Set each partition where it is read; Conflict names those that were set before one failed."""
+        done: list[int] = []
+        for each in requested:
+            if await elsewhere(each):
+                done.append(each.partition)
+                continue
+            try:
+                await set_offsets(self.admin, self.consumers, group, topic, {each.partition: commits[each.partition]})
+            except Conflict as error:
+                raise Conflict(f"{error}; set so far: partitions {done}" if done else str(error)) from error
+            done.append(each.partition)
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for acks of delivered records, write the accepted ones, commit and leave the groups."""

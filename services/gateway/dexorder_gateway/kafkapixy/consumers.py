@@ -65,6 +65,11 @@ class Consumers:
             raise NotAssigned(f"group {group!r} does not read topic {topic!r} here")
         return found
 
+    def is_joining(self, group: str, topic: str) -> bool:
+        """Return whether the topic is read here but has no partitions yet: the group is being joined."""
+        found = self._open.get((group, topic))
+        return found is not None and not found.progress()
+
     def reading(self, group: str) -> GroupMember | None:
         """Return the member by which this gateway reads topics of a group."""
         return next((each.member for (name, _), each in self._open.items() if name == group), None)

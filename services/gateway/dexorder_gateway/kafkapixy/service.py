@@ -19,10 +19,13 @@ from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, c
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Cluster, Clusters
 from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME
 from dexorder_gateway.kafkapixy.idempotency import KnownRecords, RecordKey, refuse_repeated
+from dexorder_gateway.kafkapixy.peers import FORWARDED, Peers
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_DELIVERED_ONLY = "delivered"
+"""Value of FORWARDED for an ack that counts only for a record that was delivered."""
 _QUEUED = pb.ProdRs(partition=-1, offset=-1)
 NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
 _CONFIG_VERSION = 1
@@ -68,8 +71,9 @@ class UnknownTopic(InvalidRequest):
 class KafkaPixy(rpc.KafkaPixyServicer):
     """Serves one or more clusters."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, peers: Peers) -> None:
         self._clusters = clusters
+        self._peers = peers
         self._known = KnownRecords()
         self._stopping = False
 
@@ -133,11 +137,12 @@ class KafkaPixy(rpc.KafkaPixyServicer):
             raise NotFound(f"topic {topic!r} does not exist")
         subscription = cluster.consumers.subscription(group, topic)
         if acks_earlier:
-            # A first call has nothing to ack and leaves the fields at 0, so only delivered records may be acked here.
-            try:  # noqa: SIM105  # `suppress` would cost each call half a microsecond
-                subscription.ack(request.ack_partition, request.ack_offset, delivered_only=True)
+            # A first call has nothing to ack and leaves the fields at 0: then only a delivered record is acked.
+            is_first = not request.ack_partition and not request.ack_offset
+            try:
+                subscription.ack(request.ack_partition, request.ack_offset, delivered_only=is_first)
             except NotAssigned:
-                pass  # an ack that came too late can't be reported
+                await self._ack_elsewhere(cluster, _earlier(request), is_first=is_first)
         delivery = await subscription.consume()
 
         def answered(done: Context) -> None:
@@ -155,12 +160,42 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return _answer(delivery)
 
     async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
-        """Ack one record that this gateway delivered."""
+        """Ack one record that any gateway delivered."""
         cluster = self._clusters.named(request.cluster)
         group, topic = group_name(request.group), topic_name(request.topic)
         _check_place("partition", request.partition, "offset", request.offset)
-        cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
+        forwarded = _forwarded(context)
+        try:
+            subscription = cluster.consumers.subscribed(group, topic)
+            subscription.ack(request.partition, request.offset, delivered_only=forwarded == _DELIVERED_ONLY)
+        except NotAssigned:
+            if forwarded:
+                raise
+            await self._ack_elsewhere(cluster, request, is_first=False)
         return pb.AckRs()
+
+    async def _ack_elsewhere(self, cluster: Cluster, request: pb.AckRq, *, is_first: bool) -> None:
+        """Have an ack taken that this gateway can't take now: by a peer, or here once the group has rebalanced.
+
+        Args:
+            is_first: It may be no ack at all, so its caller is not told if nobody has the partition.
+        """
+        metadata = ((FORWARDED, _DELIVERED_ONLY if is_first else "1"),)
+        group, topic, partition = request.group, request.topic, request.partition
+
+        def here() -> None:
+            subscription = cluster.consumers.subscribed(group, topic)
+            subscription.ack(partition, request.offset, delivered_only=is_first)
+
+        async def forward(stub: Any, timeout: float) -> None:
+            await stub.Ack(request, timeout=timeout, metadata=metadata)
+
+        wait = not is_first and cluster.may_assign(group, topic, partition, alone=not self._peers.names)
+        try:
+            await self._peers.take((request.cluster, group, topic, partition), here, forward, wait=wait)
+        except (NotAssigned, Unavailable):
+            if not is_first:
+                raise
 
     async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
         """Return a group's commit and lag in every partition of a topic."""
@@ -182,7 +217,19 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         group, topic = group_name(request.group), topic_name(request.topic)
         requested = [RequestedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
         time_ms = request.time_ms if request.HasField("time_ms") else None
-        await cluster.set_offsets(group, topic, requested, time_ms)
+
+        async def elsewhere(wanted: RequestedOffset) -> bool:
+            place = pb.PartitionOffset(partition=wanted.partition, offset=wanted.offset, metadata=wanted.metadata)
+            part = pb.SetOffsetsRq(cluster=request.cluster, group=group, topic=topic, offsets=[place])
+
+            async def forward(stub: Any, timeout: float) -> None:
+                await stub.SetOffsets(part, timeout=3 * timeout, metadata=((FORWARDED, "1"),))
+
+            where = (request.cluster, group, topic, wanted.partition)
+            return await self._peers.forwarded(where, forward) is None
+
+        is_alone = _forwarded(context) or not self._peers.names
+        await cluster.set_offsets(group, topic, requested, time_ms, None if is_alone else elsewhere)
         return pb.SetOffsetsRs()
 
     async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802
@@ -213,6 +260,22 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
             raise Unavailable("the gateway is stopping")
+
+
+def _earlier(request: pb.ConsNAckRq) -> pb.AckRq:
+    """Return the ack that a ConsumeNAck has."""
+    return pb.AckRq(
+        cluster=request.cluster,
+        group=request.group,
+        topic=request.topic,
+        partition=request.ack_partition,
+        offset=request.ack_offset,
+    )
+
+
+def _forwarded(context: Context) -> str:
+    """Return how another gateway has forwarded a call; empty for a call of a client."""
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == FORWARDED), "")
 
 
 def _check_place(partition_name: str, partition: int, offset_name: str, offset: int) -> None:
