@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dexorder_common.model.datasets import realtime_dataset
@@ -123,16 +124,24 @@ class MissedData:
 
 @dataclass(frozen=True, slots=True)
 class LiveUpdate:
-    """Events since the last update, in this order: data that was not sent, states, trades, candles."""
+    """Events since the last update, in this order: data that was not sent, states, trades, candles.
+
+    Attributes:
+        waiting: By ticker of a state that has come, why its job settles nothing although it runs; empty if it does.
+    """
 
     missed: tuple[MissedData, ...] = ()
     statuses: tuple[tuple[str, RealtimeState], ...] = ()
     trades: tuple[LiveTrade, ...] = ()
     candles: tuple[LiveCandle, ...] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return one value for each line of ``--json``."""
-        statuses = [{"kind": "status", "ticker": ticker, "status": status.name} for ticker, status in self.statuses]
+        statuses = [
+            {"kind": "status", "ticker": ticker, "status": status.name, "waiting": self.waiting.get(ticker) or None}
+            for ticker, status in self.statuses
+        ]
         return [
             *(each.as_json() for each in self.missed),
             *statuses,

@@ -12,7 +12,13 @@ from dexorder.client.inputs import check_ticker, read_moment, read_periods
 from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate, MissedData, Realtime
 from dexorder.client.moments import Moment
 from dexorder.errors import RequestRefused
-from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
+from dexorder_common.model.realtime import (
+    RealtimeJobRecord,
+    RealtimeParams,
+    StartedSubscription,
+    Subscription,
+    wait_text,
+)
 from dexorder_common.rpc.realtime_messages import decode_job, decode_started, decode_state, encode_subscription
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
@@ -137,6 +143,7 @@ def decode_update(message: pb.WatchMarketDataResponse) -> LiveUpdate:
         tuple((each.ticker, decode_state(each.state)) for each in message.states),
         tuple(map(_trade, message.trades)),
         tuple(map(_candle, message.candles)),
+        {each.ticker: wait_text(each.waiting) for each in message.states},
     )
 
 

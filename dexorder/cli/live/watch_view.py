@@ -31,6 +31,7 @@ class WatchView:
         self.ticker = ticker
         self.periods = tuple(periods)
         self.status = RealtimeState.WAITING
+        self.waiting = ""
         self.missed = 0
         self._candles: dict[int, dict[int, LiveCandle]] = {each: {} for each in self.periods}
         self._trades: deque[LiveTrade] = deque(maxlen=_KEPT_TRADES)
@@ -46,6 +47,7 @@ class WatchView:
         """Add an update that arrived at ``now_ns``."""
         self.missed += sum(each.count for each in update.missed if not each.period_seconds)
         self.status = next((s for name, s in reversed(update.statuses) if name == self.ticker), self.status)
+        self.waiting = update.waiting.get(self.ticker, self.waiting)
         for trade in update.trades:
             if not any(trade.trade_id == known.trade_id for known in self._trades):  # they may come again
                 self._trades.append(trade)
@@ -82,6 +84,8 @@ class WatchView:
             text.append("  waiting for an ingestor; `dexorder realtime list` shows why", style=DIM)
         if self.missed:
             text.append(f"  {self.missed:,} trades not shown, as this terminal was too slow", style="yellow")
+        if self.waiting:
+            text.append(f"\nlive only, nothing is stored now: {self.waiting}", style="yellow")
         return text
 
     def _last_price(self) -> float | None:

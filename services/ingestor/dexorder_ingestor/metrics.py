@@ -59,6 +59,9 @@ class IngestorMetrics:
         self.lost_spans = counter("lost_spans", "Spans whose trades the exchange no longer had.", _VENUE)
         self.candles_checked = counter("candle_checks", "Comparisons with the exchange's own closed candles.", _VENUE)
         self.candle_differences = counter("candle_differences", "Closed candles that differed from these.", _VENUE)
+        self.silent_jobs = gauge(
+            "silent_jobs", "Realtime jobs that settle nothing for a minute, by why.", ("venue", "reason")
+        )
         self.live_messages = counter("live_messages", "Messages of live data sent to the relay.")
         # control
         self.instructions = counter("instructions", "Instructions of the relay.", ("action", "outcome"))

@@ -128,6 +128,11 @@ class SimulatedVenue(CcxtVenue):
         self.known_time = None
         self._idle: list[CcxtSession] = [SimulatedSession(self, exchange) for _ in range(_SESSIONS)]
 
+    @property
+    def ban_left_ns(self) -> int:
+        """0: there are no bans."""
+        return 0
+
     async def know(self, session: CcxtSession, symbol: str | None = None) -> None:
         """Do nothing."""
 

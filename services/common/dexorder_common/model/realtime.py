@@ -81,6 +81,15 @@ class StartedSubscription:
         return self.started_ns if since_ns is None else since_ns
 
 
+MAX_WAIT_TEXT = 500
+
+
+def wait_text(text: str) -> str:
+    """Return a reason as one line for a terminal: without control characters, at most ``MAX_WAIT_TEXT`` characters."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text[: 4 * MAX_WAIT_TEXT]).split())
+    return line if len(line) <= MAX_WAIT_TEXT else f"{line[: MAX_WAIT_TEXT - 1]}…"
+
+
 class RealtimeState(IntEnum):
     """State of a realtime job, with the numbers of the proto."""
 

@@ -26,6 +26,7 @@ from dexorder_common.model.realtime import (
     StartedSubscription,
     Subscription,
     UncheckedCandles,
+    wait_text,
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
@@ -268,7 +269,7 @@ def decode_status(message: ingestor_service_pb2.RealtimeStatus) -> RealtimeStatu
     """Return what a dispatch knows; InvalidRequest for an invalid range."""
     provisional = tuple(sorted(map(decode_provisional, message.provisional)))
     unchecked = tuple(map(decode_unchecked, message.unchecked))
-    known = Knowledge(provisional, unchecked, message.corrected_trades, message.late_trades, message.waiting)
+    known = Knowledge(provisional, unchecked, message.corrected_trades, message.late_trades, wait_text(message.waiting))
     return RealtimeStatus(message.job_id, known)
 
 

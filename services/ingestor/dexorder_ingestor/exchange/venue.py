@@ -187,6 +187,11 @@ class CcxtVenue:
                 raise ExchangeFailure(reason)
             self._accepted.add(symbol)
 
+    @property
+    def ban_left_ns(self) -> int:
+        """How much longer the exchange bans this host, as far as any process of it knows; not above 0 without a ban."""
+        return self.rate_limiter.bucket.ban_ns() - self.clock.monotonic_ns()
+
     def share_markets(self, client: Any) -> None:
         """Give a ccxt client the markets that `know` has loaded."""
         if client is not self._markets_of and client.markets is not self._markets_of.markets:

@@ -26,6 +26,7 @@ from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.candle_checks import CandleChecks
 from dexorder_ingestor.realtime.live_series import LiveSeries, MissingTrades
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports
+from dexorder_ingestor.realtime.waiting import Progress, why_failed
 
 log = structlog.get_logger(__name__)
 _RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
@@ -140,6 +141,7 @@ class SocketReader(_MarketTask):
 class Refiller(_MarketTask):
     """Queries trades when the series wants them, and opens a deaf socket again."""
 
+    progress: Progress
     alarm: Alarm = field(default_factory=Alarm)
 
     async def run(self) -> None:
@@ -173,7 +175,9 @@ class Refiller(_MarketTask):
         except ExchangeFailure as error:
             self._log.warning("trades not queried", reason=str(error))
             self.series.query_failed(now_ns=self._now_ns())
+            self.progress.failed(why_failed(error))
             return
+        self.progress.answered()
         self._metrics.refills.labels(self._venue.name).inc()
         for gap in missing.numbers:
             self._log.warning("trades do not exist", first=gap.first, last=gap.last)

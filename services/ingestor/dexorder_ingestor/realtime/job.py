@@ -32,6 +32,8 @@ from dexorder_ingestor.realtime.live_series import LiveSeries, Resume
 from dexorder_ingestor.realtime.record_publisher import RecordPublisher
 from dexorder_ingestor.realtime.records import RecordHeaders, encode_live
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
+from dexorder_ingestor.realtime.wait_teller import WaitTeller
+from dexorder_ingestor.realtime.waiting import Progress
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 
 log = structlog.get_logger(__name__)
@@ -105,17 +107,20 @@ class LiveJob:
         )
         checks = CandleChecks(params.periods)
         self._reader = SocketReader(services, symbol, series, self._changed)
-        self._refiller = Refiller(services, symbol, series, self._changed)
+        progress = Progress(series.settled_ns, now_ns=venue.clock.monotonic_ns())
+        self._refiller = Refiller(services, symbol, series, self._changed, progress)
         self._publisher = RecordPublisher(
             services, RecordHeaders(dispatch, trace), series, self._changed, on_closed=checks.add
         )
         self._checker = CandleChecker(services, symbol, series, self._publisher.alarm.ring, checks)
 
+        self._teller = WaitTeller(services, symbol, series, progress, self._tell)
+
     async def run(self, stop: StopSignal) -> DispatchEnd | None:
         """Work until the stop; return how the job ended, or None if the relay no longer wants it."""
         async with asyncio.TaskGroup() as group:
             publishing = group.create_task(self._publisher.run(stop))
-            others = [group.create_task(each.run()) for each in (self._reader, self._refiller, self._checker)]
+            others = [group.create_task(each.run()) for each in self._tasks()]
             stopping = group.create_task(stop.wait())
             try:
                 await asyncio.wait({publishing, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,6 +134,13 @@ class LiveJob:
             return None
         failure = publishing.result() if not publishing.cancelled() else None
         return failure or stop.completion(self._job_id)
+
+    def _tasks(self) -> tuple[SocketReader | Refiller | CandleChecker | WaitTeller, ...]:
+        return self._reader, self._refiller, self._checker, self._teller
+
+    def _tell(self) -> None:
+        self._publisher.waiting = self._teller.text
+        self._publisher.tell()
 
     def take_live(self) -> relay_pb.JobMarketData | None:
         """See `LiveSource.take_live`."""

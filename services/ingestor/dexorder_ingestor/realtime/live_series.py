@@ -27,6 +27,7 @@ from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS, TradeBatch, TradeBatches, lower, lowest_after
 from dexorder_ingestor.realtime.trade_sequence import Gap
+from dexorder_ingestor.realtime.waiting import Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,16 @@ class LiveSeries:
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the socket is lost."""
         self._feed.disconnected(now_ns=now_ns)
+
+    @property
+    def settled_ns(self) -> int:
+        """All trades before this time are released."""
+        return self._feed.settled_ns
+
+    @property
+    def waits(self) -> Wait | None:
+        """What stops the settled time, if anything does; known to the feed."""
+        return self._feed.waits
 
     @property
     def wake_ns(self) -> int:

@@ -23,6 +23,7 @@ from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
+from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 
 MARGIN_NS = SECOND_NS
 """A trade is in REST's answers this long after its time."""
@@ -107,6 +108,18 @@ class NumberedFeed:
     def is_deaf(self, *, now_ns: int) -> bool:
         """Return whether the socket has to be opened again; True once for each time."""
         return self._socket.is_deaf(now_ns=now_ns)
+
+    @property
+    def waits(self) -> Wait | None:
+        """What stops the settled time, if anything does."""
+        gap = self._sequence.gap
+        if gap is not None:
+            numbers = f"trade {gap.first}" if gap.first == gap.last else f"trades {gap.first} to {gap.last}"
+            return Wait(WaitReason.REST_LACKS, f"REST has not shown {numbers}, and later ones are known")
+        if self._anchor is not None:
+            return Wait(WaitReason.REST_LACKS, f"REST has not shown the last trade before {iso(self._begin_ns)}")
+        last = f"after {self._last}" if self._last else f"since {iso(self._begin_ns)}"
+        return Wait(WaitReason.ONE_SOURCE, f"no trade has come {last}, and REST does not say that there is none")
 
     @property
     def wake_ns(self) -> int:

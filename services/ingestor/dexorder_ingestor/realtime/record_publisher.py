@@ -10,6 +10,7 @@ from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.page import Kind
+from dexorder_common.model.realtime import Knowledge
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.dispatches import StopSignal
@@ -30,6 +31,7 @@ class RecordPublisher:
     Attributes:
         changed: Called after each change of the series.
         on_closed: Called with candles that Kafka has.
+        waiting: Why the job settles nothing, as `tell` reports it.
     """
 
     services: Services
@@ -39,6 +41,7 @@ class RecordPublisher:
     on_closed: Callable[[ClosedCandles], None]
     alarm: Alarm = field(default_factory=Alarm)
     is_fenced: bool = False
+    waiting: str = ""
 
     def __post_init__(self) -> None:
         self.job_id = self.headers.dispatch.dispatch_id
@@ -102,6 +105,10 @@ class RecordPublisher:
             self.services.metrics.candles.labels(self.services.venue.name).inc(len(page.candles))
             self._report(period, page.span, len(page.candles))
         self.on_closed(closed)
+
+    def tell(self) -> None:
+        """Report what the job knows beside its records."""
+        self.services.reports.tell(self, Knowledge(waiting=self.waiting))
 
     def _report(self, period_seconds: int, span: TimeRange, count: int, last_trade_id: str = "") -> None:
         ticker, lag_ns = self.headers.dispatch.ticker, self._clock.wall_ns() - span.end_ns

@@ -11,8 +11,9 @@ import grpc
 import structlog
 
 from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.realtime import Knowledge, RealtimeStatus
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.rpc.realtime_messages import encode_realtime_series
+from dexorder_common.rpc.realtime_messages import encode_realtime_series, encode_status
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
@@ -75,6 +76,7 @@ class Reports:
         self._publisher = publisher
         self._jobs: dict[str, ReportedJob] = {}
         self._waiting: dict[tuple[str, int], list[SeriesReport]] = {}
+        self._statuses: dict[str, RealtimeStatus] = {}
         self._some = asyncio.Event()
 
     def add(self, job: ReportedJob, progress: SeriesReport) -> None:
@@ -87,13 +89,22 @@ class Reports:
             waiting.append(progress)
         self._some.set()
 
+    def tell(self, job: ReportedJob, known: Knowledge) -> None:
+        """Report soon what a job knows beside its records; only the newest word of each counts."""
+        self._jobs[job.job_id] = job
+        self._statuses[job.job_id] = RealtimeStatus(job.job_id, known)
+        self._some.set()
+
     async def flush(self) -> None:
         """Report everything that waits, in one attempt of ``publish_timeout_seconds``; a failure is logged."""
         found = [progress for parts in self._waiting.values() for progress in parts]
-        if not found:
+        statuses = self._statuses
+        if not found and not statuses:
             return
-        self._waiting, self._some = {}, asyncio.Event()
-        request = pb.ReportRealtimeRequest(reports=[_encode(progress) for progress in found])
+        self._waiting, self._statuses, self._some = {}, {}, asyncio.Event()
+        request = pb.ReportRealtimeRequest(
+            reports=[_encode(progress) for progress in found], statuses=map(encode_status, statuses.values())
+        )
         relay, timeout = self._publisher.relay, self._publisher.rpc_timeout_seconds
         try:
             answer = await self._publisher.call(
@@ -101,6 +112,8 @@ class Reports:
             )
         except Unavailable as error:  # an older position costs a repeated refill
             log.warning("realtime reports are lost", reports=len(found), reason=str(error))
+            kept = {job_id: known for job_id, known in statuses.items() if job_id in self._jobs}
+            self._statuses = kept | self._statuses  # a newer word counts
             return
         for job_id in answer.fenced_job_ids:
             if job := self._jobs.get(job_id):
@@ -109,6 +122,7 @@ class Reports:
     def forget(self, job_id: str) -> None:
         """Forget a job that has ended."""
         self._jobs.pop(job_id, None)
+        self._statuses.pop(job_id, None)
 
     async def run(self) -> None:
         """Report until cancelled."""

@@ -135,6 +135,7 @@ def _answer(stream: LiveStream, registry: Registry) -> pb.WatchMarketDataRespons
                 ticker=ticker,
                 state=messages.encode_state(state),
                 provisional=map(messages.encode_provisional, registry.provisional(ticker)),
+                waiting=registry.waiting(ticker),
             )
             for ticker, state in states.items()
         ],

@@ -333,6 +333,11 @@ class Registry:
         job = self.job_for(ticker)
         return job.knowledge.provisional if job else ()
 
+    def waiting(self, ticker: str) -> str:
+        """Return why the running job of an instrument settles nothing; empty if it does."""
+        job = self.job_for(ticker)
+        return job.knowledge.waiting if job else ""
+
     def add_job(self, job: RealtimeJob) -> None:
         """Add a job that is new, or read from the database at start."""
         self.jobs[job.id] = self._by_ticker[job.ticker] = job

@@ -49,7 +49,7 @@ def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
     first = answer(
         trade(1, side=market_pb2.Trade.SIDE_SELL, received_ns=START + 5),
         candle(2, closed=False, amends=True, received_ns=START + 6),
-        states=[pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING)],
+        states=[pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, waiting="REST\nis behind")],
         missed=[pb.Missed(series=series(TICKER, 60), count=4, start_ns=START, end_ns=START + 9)],
     )
     fake.live = [[first]]
@@ -60,7 +60,14 @@ def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
         ((TICKER, RealtimeState.RUNNING),),
         (LiveTrade(TICKER, "1", START + SECOND_NS, 101.0, 0.5, "sell", START + 5),),
         (LiveCandle(TICKER, 60, START + 120 * SECOND_NS, 1.0, 3.0, 0.5, 2.0, 7.0, None, None, False, True, START + 6),),
+        {TICKER: "REST is behind"},
     )
+    assert found.as_json()[1] == {
+        "kind": "status",
+        "ticker": TICKER,
+        "status": "RUNNING",
+        "waiting": "REST is behind",
+    }
     assert [value["kind"] for value in found.as_json()] == ["missed", "status", "trade", "candle"]
 
 

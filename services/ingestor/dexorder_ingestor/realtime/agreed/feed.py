@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.times import SECOND_NS
+from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
@@ -30,7 +30,11 @@ from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS
 from dexorder_ingestor.realtime.trade_sequence import Gap
+from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 
+_LIVE_ONLY = Wait(
+    WaitReason.LIVE_ONLY, "ccxt can't query the trades of this exchange: there is live data only, and nothing is stored"
+)
 ALONE_NS = 600 * SECOND_NS
 """Time after which REST is believed alone: without news it may show nothing because it repeats an old answer."""
 _RETRY_NS = SECOND_NS // 2
@@ -89,6 +93,8 @@ class AgreedFeed:
         self._pages = 0
         self._is_linked = False
         self._was_complete = False
+        self.waits: Wait | None = None if has_rest else _LIVE_ONLY
+        """What stops the settled time, as far as the last answer shows."""
 
     @property
     def settled_ns(self) -> int:
@@ -240,6 +246,7 @@ class AgreedFeed:
     def _reach(self, newest_ns: int) -> tuple[int, int]:
         """Return the time up to which an answer is whole, and up to which it needs no second source."""
         lacking_ns = self._heard.lacking_ns(self.settled_ns, newest_ns)
+        self.waits = self._why(newest_ns, lacking_ns)
         if lacking_ns is not None:
             return min(newest_ns, lacking_ns), 0
         if not self._has_socket:
@@ -251,6 +258,18 @@ class AgreedFeed:
         alive_ns = min(self._clock_ns, self._exchange_ns(self._alive.until_ns))
         until_ns = max(newest_ns, alive_ns - max(MARGIN_NS, self._heard.delay_ns))
         return until_ns, until_ns if is_alive_for_long else 0
+
+    def _why(self, newest_ns: int, lacking_ns: int | None) -> Wait:
+        """Return what stops the settled time after an answer, should it stop."""
+        newest = f"its newest trade is of {iso(newest_ns)}" if newest_ns else "it has no trade"
+        if lacking_ns is not None and lacking_ns >= newest_ns:
+            text = f"REST is behind or repeats an answer: {newest}, and the socket has sent one of {iso(lacking_ns)}"
+            return Wait(WaitReason.REST_BEHIND, text)
+        if lacking_ns is not None:
+            return Wait(WaitReason.REST_LACKS, f"REST lacks a trade of {iso(lacking_ns)} that the socket has sent")
+        text = "the socket was not alive all the time" if self._has_socket else "ccxt has no socket of this exchange"
+        settled = f"only REST says what happened since {iso(self.settled_ns)}: {text}"
+        return Wait(WaitReason.ONE_SOURCE, f"{settled}, and REST shows nothing new; {newest}")
 
     def _is_alive_since(self, time_ns: int) -> bool:
         """Return whether the socket has been alive without a break since a time of the exchange."""

@@ -92,7 +92,7 @@ def drawn(view: WatchView, now_ns: int) -> str:
 
 def test_the_view_shows_state_price_candles_trades_and_what_was_missed() -> None:
     view = WatchView(TICKER, [60, 300])
-    assert "waiting" in drawn(view, START)
+    assert "waiting" in drawn(view, START) and "nothing is stored" not in drawn(view, START)
     state = pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING)
     now_ns = START + 3 * SECOND_NS
     view.add(decode_update(answer(trade(1), trade(2), candle(0, closed=False), states=[state])), now_ns=now_ns)
@@ -104,3 +104,12 @@ def test_the_view_shows_state_price_candles_trades_and_what_was_missed() -> None
     assert sum("00:00:02.000" in line for line in lines) == 1  # the trade that came twice
     assert any(line.split()[:3] == ["1m", "01-01", "00:01:00"] and line.rstrip().endswith("open") for line in lines)
     assert view.status is RealtimeState.RUNNING
+
+
+def test_the_view_says_why_a_job_that_runs_settles_nothing_until_it_does() -> None:
+    view = WatchView(TICKER, [60])
+    for waiting in ("[red]REST is behind", ""):
+        state = pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, waiting=waiting)
+        view.add(decode_update(answer(states=[state])), now_ns=START)
+        view.add(decode_update(answer(trade(1))), now_ns=START)  # an update without a state changes nothing
+        assert ("nothing is stored now: [red]REST is behind" in drawn(view, START)) == bool(waiting)

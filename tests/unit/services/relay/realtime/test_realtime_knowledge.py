@@ -63,6 +63,8 @@ async def test_the_reason_of_a_job_that_settles_nothing_is_its_error(tmp_path: P
         _, sent = await at_work(s)
         await _tell(s, sent.job_id, waiting="REST is behind")
         assert (await the_job(s)).last_error == "REST is behind"
+        await _tell(s, sent.job_id, waiting="\x1b[2J" + "x" * 1_000)
+        assert (await the_job(s)).last_error == "[2J" + "x" * 496 + "…", "an exchange writes part of it"
         await _tell(s, sent.job_id)
         assert (await the_job(s)).last_error == ""
 

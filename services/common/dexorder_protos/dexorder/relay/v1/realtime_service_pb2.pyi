@@ -366,7 +366,9 @@ class RealtimeJob(_message.Message):
     restarts: _builtins.int
     """Dispatches after the first one."""
     last_error: _builtins.str
-    """Reason for which the last dispatch ended early; empty if none has."""
+    """Reason for which a RUNNING job settles nothing for a minute, or else the one for which the last dispatch ended early; empty
+    without either.
+    """
     next_attempt_ns: _builtins.int
     """Time before which it is not dispatched again, nanoseconds since the epoch; absent if it does not wait for a time."""
     unconfirmed_candles: _builtins.int
@@ -655,12 +657,15 @@ class LiveState(_message.Message):
     TICKER_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     PROVISIONAL_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier."""
     state: Global___RealtimeState.ValueType
     """State of its job; WAITING if it has no subscription. After a change to RUNNING, live data starts again and may repeat
     trades; the tables have the data of the gap.
     """
+    waiting: _builtins.str
+    """Reason for which its job settles nothing although it is RUNNING; empty if it does. A change of it sends the state again."""
     @_builtins.property
     def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProvisionalSpan]:
         """Provisional spans of its trades, by start. A change of them sends the state again."""
@@ -671,10 +676,11 @@ class LiveState(_message.Message):
         ticker: _builtins.str = ...,
         state: Global___RealtimeState.ValueType = ...,
         provisional: _abc.Iterable[Global___ProvisionalSpan] | None = ...,
+        waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["provisional", b"provisional", "state", b"state", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["provisional", b"provisional", "state", b"state", "ticker", b"ticker", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
