@@ -112,7 +112,7 @@ class HistoryState:
 
     def is_ready(self, live: LiveRequest) -> bool:
         """Return whether all jobs of a request are over, so that its outcome or next wave can be worked out."""
-        return all(map(self.is_over, live.jobs))
+        return live.is_planned and all(map(self.is_over, live.jobs))
 
     def covered(self, series: Series) -> RangeSet:
         """Return the committed ranges of a series."""
@@ -127,7 +127,10 @@ class HistoryState:
 
         Another request that waits for such a job needs what is not covered, and no more.
         """
-        return merge(hole for job in self.jobs_again(live) for hole in job.landed.holes(job.span))
+        holes = [hole for job in self.jobs_again(live) for hole in job.landed.holes(job.span)]
+        if live.request.fetches_covered and not live.is_planned:
+            holes.append(TimeRange(live.planned_end_ns, live.request.end_ns))
+        return merge(holes)
 
     def jobs_again(self, live: LiveRequest) -> list[Job]:
         """Return the jobs of a request that fetch its range although it is covered."""
@@ -175,8 +178,10 @@ class HistoryState:
 
 
 def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) -> Progress:
-    """Return the progress of a request up to ``end_ns``, or as far as it is planned."""
-    span = live.planned if end_ns is None else TimeRange(live.request.start_ns, end_ns)
+    """Return the progress of a request up to ``end_ns``, or the end of its range or of its waves."""
+    if end_ns is None:
+        end_ns = live.request.end_ns if live.request.limit is None else live.planned_end_ns
+    span = TimeRange(live.request.start_ns, end_ns)
     dataset, coverage = live.request.dataset, state.coverage[live.request.series]
     period = live.request.period_seconds if dataset.has_periods else WITHOUT_PERIODS_SECONDS
     jobs = [state.jobs[job_id] for job_id in live.jobs]

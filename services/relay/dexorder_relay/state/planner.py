@@ -1,4 +1,8 @@
-"""Jobs that a request needs: its range without covered parts and without what jobs in flight may cover. Pure."""
+"""Jobs that a request needs: its range without covered parts and without what jobs in flight may cover. Pure.
+
+A long request is planned in steps, as its thousands of jobs at once would delay everybody: the next step follows when
+few of its jobs are left.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,11 @@ from dexorder_relay.state.changes import (
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job
 from dexorder_relay.state.request import LiveRequest
+
+STEP_JOBS = 32
+"""Jobs after which a step ends."""
+MAX_OPEN_JOBS = 128
+"""Unfinished jobs of a request above which its next step waits."""
 
 
 def make_plan(
@@ -68,12 +77,37 @@ def accept(
     changes.append(RequestAccepted(live))
     if request.dataset.whole_exchange:
         _create(state, live, TimeRange(0, MAX_TIME_NS), changes)
-    elif request.fetches_covered:
-        for part in split_by_periods(live.planned, period, state.job_periods):  # covered or not
-            _create(state, live, part, changes, again=True)
+    elif request.limit is None and request.dataset.has_periods:
+        live.planned_end_ns = start_ns
+        _step(state, live, changes)
     else:
-        plan(state, live, live.planned, changes)
+        _plan_part(state, live, live.planned, changes)
     return live
+
+
+def plan_on(state: HistoryState, live: LiveRequest, changes: Changes) -> None:
+    """Plan the next step of a request of which few jobs are left, if there is one."""
+    if live.is_planned or live.ending:
+        return
+    if sum(not state.is_over(job_id) for job_id in live.jobs) <= MAX_OPEN_JOBS:
+        _step(state, live, changes)
+        changes.append(RequestChanged(live))
+
+
+def _step(state: HistoryState, live: LiveRequest, changes: Changes) -> None:
+    request, before = live.request, len(live.jobs)
+    while not live.is_planned and len(live.jobs) - before < STEP_JOBS:
+        start_ns, periods = live.planned_end_ns, STEP_JOBS * state.job_periods
+        live.planned_end_ns = wave_end(start_ns, request.end_ns, request.period_seconds, periods)
+        _plan_part(state, live, TimeRange(start_ns, live.planned_end_ns), changes)
+
+
+def _plan_part(state: HistoryState, live: LiveRequest, part: TimeRange, changes: Changes) -> None:
+    if not live.request.fetches_covered:
+        plan(state, live, part, changes)
+        return
+    for each in split_by_periods(part, live.request.period_seconds, state.job_periods):  # covered or not
+        _create(state, live, each, changes, again=True)
 
 
 def widen(state: HistoryState, live: LiveRequest, lacking_candles: int, changes: Changes, *, now_ns: int) -> None:

@@ -51,7 +51,8 @@ class LiveRequest:
     """A request without an outcome on disk.
 
     Attributes:
-        planned_end_ns: End of the planned part; before the request's end only where ``limit`` makes it go in waves.
+        planned_end_ns: End of the planned part; before the request's end where ``limit`` makes it go in waves, and
+            while further steps of a long one are to come.
         progress_ns: Monotonic time of its last progress, for the timeout.
         jobs: Ids of its jobs.
         deciding: Its outcome is being worked out.
@@ -86,6 +87,11 @@ class LiveRequest:
     def planned(self) -> TimeRange:
         """The planned part of its range."""
         return TimeRange(self.request.start_ns, self.planned_end_ns)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether no further step is to come; waves of a request with a limit are none."""
+        return self.request.limit is not None or self.planned_end_ns >= self.request.end_ns
 
     def start(self) -> bool:
         """Become RUNNING; return whether the request was QUEUED."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +10,11 @@ from dexorder_common.model.history import FinalResult, FinalStatus
 from dexorder_common.model.periods import MONTH_SECONDS, count_periods, is_on_grid
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.state import planner
+from dexorder_relay.state.history import progress
+from dexorder_relay.state.job import Phase
 from dexorder_relay.state.planner import make_plan, wave_end
-from tests.unit.services.relay.harness import MINUTE_NS, SERIES, Driver, history_state, span
+from tests.unit.services.relay.harness import MINUTE_NS, SERIES, Driver, at, history_state, span
 
 
 def minutes(start: int, length: int) -> TimeRange:
@@ -85,3 +89,49 @@ def test_a_client_that_waits_for_a_job_of_the_relay_lacks_no_more_than_what_is_n
     assert d.state.is_ready(client)
     assert d.state.missing(client, client.planned_end_ns) == [span(5, 10)]
     assert d.state.missing(recheck, client.planned_end_ns) == [span(0, 10)]
+
+
+# ---- long requests, which are planned in steps -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+@given(minutes=st.integers(1, 400), covered=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 200)), max_size=3))
+def test_steps_make_the_jobs_of_one_plan_and_no_request_is_ready_before_its_last_step(
+    refresh: bool, minutes: int, covered: list[tuple[int, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "STEP_JOBS", 4)
+        patch.setattr(planner, "MAX_OPEN_JOBS", 6)
+        d = Driver()
+        for start, length in covered:
+            d.state.coverage[SERIES].covered.add(span(start, start + length))
+        live = d.accept("long", 0, minutes, refresh=refresh)
+        for _ in range(200):
+            assert sum(not d.state.is_over(each) for each in live.jobs) <= 6 + 2 * 4, "a step is small"
+            assert d.state.is_ready(live) <= live.is_planned
+            assert refresh or d.state.missing(live, at(minutes)) == d.state.covered(SERIES).holes(span(0, minutes))
+            if refresh:
+                assert d.state.missing(live, at(minutes)) == [span(0, minutes)], "steps to come count as not fetched"
+            planner.plan_on(d.state, live, d.changes)
+            if live.is_planned:
+                break
+            for job_id in live.jobs:
+                d.state.jobs[job_id].phase = Phase.ENDED
+        jobs = [d.state.jobs[each].span for each in live.jobs]
+        wanted = [span(0, minutes)] if refresh else d.state.covered(SERIES).holes(span(0, minutes))
+        assert merge(jobs) == wanted
+        assert sum(count_periods(each, 60) for each in jobs) == sum(count_periods(each, 60) for each in wanted)
+
+
+def test_progress_of_a_long_request_is_of_its_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "STEP_JOBS", 2)
+    d = Driver()
+    live = d.accept("long", 0, 100)
+    assert (len(live.jobs), progress(d.state, live).expected_periods) == (2, 100)
+
+
+def test_a_long_request_that_is_covered_is_planned_at_once() -> None:
+    d = Driver()
+    d.state.coverage[SERIES].covered.add(span(0, 100_000))
+    live = d.accept("long", 0, 100_000)
+    assert (live.jobs, d.state.is_ready(live)) == (set(), True)

@@ -1,0 +1,60 @@
+"""A long request is planned in steps: others are served between them, and a restart continues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.state import planner
+from tests.unit.services.relay.harness import OK, at, span_of, suite
+
+MINUTES, JOB = 120, 10
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "STEP_JOBS", 2)
+    monkeypatch.setattr(planner, "MAX_OPEN_JOBS", 1)
+
+
+async def test_a_long_request_is_answered_after_its_first_step_and_complete_at_its_end(tmp_path: Path) -> None:
+    async with suite(tmp_path, job_periods=JOB) as s:
+        await s.queued("long", 0, MINUTES)
+        progress = (await s.record("long")).progress
+        assert (progress.jobs, progress.expected_periods) == (2, MINUTES)
+        ingestor = await s.offering()
+        done = await ingestor.work(s.pipeline, dispatches=MINUTES // JOB)
+        assert sorted(map(span_of, done)) == [(first, first + JOB) for first in range(0, MINUTES, JOB)]
+        assert await s.ended("long") == (OK, MINUTES)
+
+
+async def test_a_restart_continues_behind_the_last_step(tmp_path: Path) -> None:
+    async with suite(tmp_path, job_periods=JOB) as s:
+        await s.queued("long", 0, MINUTES)
+        ingestor = await s.offering()
+        begun: list[Any] = await ingestor.work(s.pipeline, dispatches=3)
+    async with suite(tmp_path, job_periods=JOB) as s:
+        ingestor = await s.offering()
+        done = await ingestor.work(s.pipeline, dispatches=MINUTES // JOB - len(begun))
+        assert sorted(map(span_of, [*begun, *done])) == [(first, first + JOB) for first in range(0, MINUTES, JOB)]
+        assert await s.ended("long") == (OK, MINUTES)
+
+
+async def test_the_step_is_small_whatever_the_range_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """199 million periods made 3,980 jobs in one go, and nobody else was served for a second."""
+    monkeypatch.setattr(planner, "STEP_JOBS", 32)
+    monkeypatch.setattr(planner, "MAX_OPEN_JOBS", 0)
+    made: list[int] = []
+    create = planner._create
+
+    def counted(*args: Any, **more: Any) -> None:
+        made.append(1)
+        create(*args, **more)
+
+    monkeypatch.setattr(planner, "_create", counted)
+    async with suite(tmp_path, job_periods=50_000) as s:
+        await s.queued("long", 0, 0, period_seconds=1, end_time=at(0) + 199_000_000 * SECOND_NS)
+        assert len(made) == planner.STEP_JOBS
