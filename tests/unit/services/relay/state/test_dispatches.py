@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from dexorder_common.lake.coverage import Order
 from dexorder_common.model.datasets import TICKERS
-from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder_common.model.history import Delay, FinalResult, FinalStatus, HistoryRequest, PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_relay.state import dispatches, planner
+from dexorder_relay.state import coverage, dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import timed_out
 from dexorder_relay.state.job import Phase
@@ -130,3 +131,24 @@ def test_snapshot_has_the_time_of_its_last_page_and_forgets_the_dispatch_before(
     take(first.dispatch_id, 20)
     take(second.dispatch_id, 6)
     assert (job.taken_ns, job.error) == (6, "")
+
+
+def test_delay_of_a_dispatch_that_ended_is_not_that_of_the_next() -> None:
+    d = Driver()
+    d.accept("r", 0, 10)
+    (first,) = d.dispatch()
+    (job,) = d.state.jobs.values()
+    job.delay = Delay("HTTP 502", retries=3, next_attempt_ns=5, banned_until_ns=0)
+    d.lose(first.dispatch_id)
+    assert job.delay is None
+
+
+def test_ranges_that_a_job_has_fetched_before_their_retraction_are_left_to_a_later_job() -> None:
+    d = Driver()
+    d.accept("r", 0, 10)
+    (dispatch,) = d.dispatch()
+    d.page(dispatch.dispatch_id, 0, 10)
+    (job,) = d.state.jobs.values()
+    d.changes = Changes()
+    coverage.retract(d.state, SERIES, [span(2, 4)], Order(1, 1), d.changes)
+    assert job.handled.holes(span(0, 10)) == [span(0, 2), span(4, 10)] and job.acked.holes(span(0, 10)) == [span(2, 4)]

@@ -59,6 +59,18 @@ def test_wave_stays_inside_the_request_and_on_the_grid(period: int, periods: int
     assert count_periods(TimeRange(start_ns, end), period) == min(periods, whole)
 
 
+def test_waves_of_a_limit_double_or_reach_for_what_is_lacking_and_follow_one_another() -> None:
+    d = Driver(history_state(job_periods=1_000))
+    live = d.accept("r", 0, 200, limit=10)
+    assert live.planned == span(0, 10)
+    ends = []
+    for now_ns, lacking in ((3, 4), (5, 60), (7, 1)):
+        planner.widen(d.state, live, lacking, d.changes, now_ns=now_ns)
+        ends.append((live.planned, live.progress_ns))
+        assert [d.state.jobs[each].span for each in sorted(live.jobs)][-1].end_ns == live.planned_end_ns
+    assert ends == [(span(0, 20), 3), (span(0, 80), 5), (span(0, 160), 7)]
+
+
 # ---- requests of the relay itself, which fetch a range although it is covered ---------------------------------------
 
 

@@ -51,6 +51,17 @@ def due(found: ProvisionalRanges, now_ns: int) -> list[TimeRange]:
     return [part for _, part, _ in found.due(now_ns=now_ns)]
 
 
+def test_ranges_of_different_ages_that_are_added_together_are_due_each_at_its_time() -> None:
+    """What is left of ranges of which a part was removed keeps its time."""
+    found = ProvisionalRanges(DELAYS)
+    found.add(SERIES, [span(10, 20)], now_ns=NOW)
+    found.add(SERIES, [span(30, 40)], now_ns=NOW + 5 * MINUTE)
+    found.remove(SERIES, [span(19, 20), span(30, 31)])
+    assert due(found, NOW + DELAYS[0] - 1) == []
+    assert due(found, NOW + DELAYS[0]) == [span(10, 19)]
+    assert due(found, NOW + 5 * MINUTE + DELAYS[0]) == [span(10, 40)], "neighbours are joined"
+
+
 def test_a_range_is_queried_after_each_delay_and_final_after_the_last() -> None:
     found = ProvisionalRanges(DELAYS)
     found.add(SERIES, [span(10, 20)], now_ns=NOW)

@@ -11,6 +11,7 @@ from dexorder_common.model.realtime import RealtimeParams, RealtimeState, Starte
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import realtime as rules
+from dexorder_relay.state import realtime_job
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
@@ -195,3 +196,23 @@ def test_the_last_subscription_takes_the_job_with_it_at_once_or_when_the_dispatc
     assert relay.job.state is RealtimeState.STOPPING
     relay.end()
     assert not relay.registry.jobs
+
+
+def test_ingestor_of_a_dispatch_that_ended_without_it_is_told_to_stop_for_a_bounded_number_of_dispatches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(realtime_job, "MAX_FENCED", 3)
+    registry = Relay().registry
+    for number in range(1, 6):
+        registry.fence(dispatch_id(number))
+    fenced = [registry.is_fenced(dispatch_id(number)) for number in range(1, 7)]
+    assert fenced == [False, False, True, True, True, False]
+
+
+def test_position_keeps_the_last_trade_id_that_is_known() -> None:
+    position = realtime_job.SeriesPosition(START_NS, START_NS)
+    position.advance(TimeRange(START_NS, START_NS + 10), "17")
+    position.advance(TimeRange(START_NS + 10, START_NS + 20), "")
+    assert (position.next_ns, position.last_trade_id) == (START_NS + 20, "17")
+    position.advance(TimeRange(START_NS, START_NS + 5), "3")
+    assert (position.next_ns, position.last_trade_id) == (START_NS + 20, "17")
