@@ -256,6 +256,7 @@ def watch(
     start: Annotated[
         bool, typer.Option("--start/--no-start", help="Start a subscription, and stop it in the end")
     ] = True,
+    live_only: Annotated[bool, typer.Option(help="Leave out trades that fill gaps or a start in the past")] = False,
     as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
@@ -264,7 +265,9 @@ def watch(
 
     if count is not None and not as_json:
         raise typer.BadParameter("--count goes with --json")
-    command.watch(ticker, split_periods(period), count=count, as_json=as_json, start=start, relay=relay)
+    command.watch(
+        ticker, split_periods(period), count=count, as_json=as_json, start=start, live_only=live_only, relay=relay
+    )
 
 
 @app.command(epilog=example("dexorder tickers BINANCE --filter /USDT --top 20"))

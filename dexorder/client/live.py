@@ -25,6 +25,7 @@ class LiveTrade:
         trade_id: The exchange's id; unique within the ticker.
         side: The taker's: ``buy``, ``sell``, or empty if the exchange does not say.
         received_ns: Time at which the ingestor received it, by its own clock.
+        refilled: A query released it, after a start in the past, a cut or a gap, so it may be old.
     """
 
     ticker: str
@@ -34,6 +35,7 @@ class LiveTrade:
     amount: float
     side: str
     received_ns: int
+    refilled: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of one line of ``--json``."""
@@ -47,6 +49,7 @@ class LiveTrade:
             "amount": self.amount,
             "side": self.side or None,
             "received_ns": self.received_ns,
+            "refilled": self.refilled,
         }
 
 

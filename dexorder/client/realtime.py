@@ -98,6 +98,7 @@ class AsyncRealtime:
         trades: bool = True,
         running: bool = True,
         keep_all: bool = False,
+        live_only: bool = False,
     ) -> AsyncGenerator[LiveUpdate, None]:
         """Yield live trades and candles of markets that have subscriptions, without end.
 
@@ -111,6 +112,7 @@ class AsyncRealtime:
             running: Also show candles before they are closed, at every change.
             keep_all: When this client is slow, keep everything until a queue is full, then drop the oldest; by default
                 only the newest of each kind is kept.
+            live_only: Leave out trades that a query released, after a start in the past, a cut or a gap.
 
         Raises:
             RequestRefused: A value is invalid.
@@ -127,6 +129,7 @@ class AsyncRealtime:
             period_seconds=read_periods(periods),
             include_running=running,
             slow_client=pb.SLOW_CLIENT_POLICY_DROP_OLDEST if keep_all else pb.SLOW_CLIENT_POLICY_COALESCE,
+            live_only=live_only,
         )
         messages = self._connection.stream(self._connection.stub.realtime.WatchMarketData, request)
         async with aclosing(messages):
@@ -156,6 +159,7 @@ def _trade(message: market_pb2.Trade) -> LiveTrade:
         message.amount,
         _SIDES.get(message.side, ""),
         message.received_ns,
+        message.refilled,
     )
 
 

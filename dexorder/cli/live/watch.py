@@ -24,22 +24,38 @@ _STORED = 120
 
 
 def watch(
-    ticker: str, periods: Sequence[str], *, count: int | None, as_json: bool, start: bool, relay: str | None
+    ticker: str,
+    periods: Sequence[str],
+    *,
+    count: int | None,
+    as_json: bool,
+    start: bool,
+    live_only: bool,
+    relay: str | None,
 ) -> None:
     """Show a market until Ctrl-C, or until ``count`` trades and closed candles were printed as JSON."""
     with suppress(KeyboardInterrupt):
-        asyncio.run(_watch(ticker, periods, count=count, as_json=as_json, start=start, relay=relay))
+        asyncio.run(
+            _watch(ticker, periods, count=count, as_json=as_json, start=start, live_only=live_only, relay=relay)
+        )
 
 
 async def _watch(
-    ticker: str, periods: Sequence[str], *, count: int | None, as_json: bool, start: bool, relay: str | None
+    ticker: str,
+    periods: Sequence[str],
+    *,
+    count: int | None,
+    as_json: bool,
+    start: bool,
+    live_only: bool,
+    relay: str | None,
 ) -> None:
     check_ticker(ticker)
     seconds = read_periods(periods)
     on_note = output.stderr().print
     async with AsyncClient(relay, on_note=on_note) as client:
         await refuse_unlisted(client, ticker)
-        updates = client.realtime.live(ticker, seconds, running=not as_json, keep_all=as_json)
+        updates = client.realtime.live(ticker, seconds, running=not as_json, keep_all=as_json, live_only=live_only)
         async with _subscribed(client, ticker, seconds, start=start), aclosing(updates):
             if as_json:
                 await _print_lines(updates, count)

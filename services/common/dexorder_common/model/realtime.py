@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -58,6 +58,12 @@ class Subscription:
     params: RealtimeParams
     since_ns: int | None = None
     client_id: str = ""
+
+    def serves(self, repeated: Subscription) -> bool:
+        """Return whether a repeated call asks for nothing more: ``-5m`` names a later time then."""
+        if self.since_ns is None or repeated.since_ns is None:
+            return self == repeated
+        return self == replace(repeated, since_ns=self.since_ns) and self.since_ns <= repeated.since_ns
 
 
 @dataclass(frozen=True, slots=True)

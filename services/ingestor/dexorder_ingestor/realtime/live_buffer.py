@@ -38,12 +38,13 @@ class ClosedCandle(NamedTuple):
 
 
 class LiveNews(NamedTuple):
-    """Changes since the last `LiveBuffer.take`; ``received_ns`` is of the newest trade."""
+    """Changes since the last `LiveBuffer.take`: ``received_ns`` of the newest trade, ids of ``refilled`` trades."""
 
     missed: tuple[MissedLive, ...]
     trades: tuple[Trade, ...]
     closed: tuple[ClosedCandle, ...]
     received_ns: int
+    refilled: frozenset[str] = frozenset()
 
 
 class LiveBuffer:
@@ -53,20 +54,26 @@ class LiveBuffer:
         self._include_trades = include_trades
         self._max_items = max_items
         self._trades: deque[Trade] = deque()
+        self._refilled: set[str] = set()
         self._closed: deque[ClosedCandle] = deque()
         self._missed: dict[int, MissedLive] = {}
         self.has_news = False
         self._received_ns = 0
 
-    def add_trades(self, trades: Iterable[Trade], *, received_ns: int) -> None:
+    def add_trades(self, trades: Iterable[Trade], *, received_ns: int, is_refilled: bool = False) -> None:
         """Add trades; ``received_ns`` is of the newest one, for the candles that run."""
         self.has_news = True
         self._received_ns = received_ns
         if not self._include_trades:
             return
+        trades = list(trades)
         self._trades.extend(trades)
+        if is_refilled:
+            self._refilled.update(each.trade_id for each in trades)
         while len(self._trades) > self._max_items:
-            self._miss(_TRADES, self._trades.popleft().time_ns)
+            dropped = self._trades.popleft()
+            self._refilled.discard(dropped.trade_id)
+            self._miss(_TRADES, dropped.time_ns)
 
     def add_closed(self, closed: Iterable[ClosedCandles]) -> None:
         """Add candles that were closed or amended."""
@@ -85,7 +92,8 @@ class LiveBuffer:
         trades, self._trades = self._trades, deque()
         closed, self._closed = self._closed, deque()
         missed, self._missed = self._missed, {}
-        return LiveNews(tuple(missed.values()), tuple(trades), tuple(closed), self._received_ns)
+        refilled, self._refilled = frozenset(self._refilled), set()
+        return LiveNews(tuple(missed.values()), tuple(trades), tuple(closed), self._received_ns, refilled)
 
     def _miss(self, period: int, time_ns: int) -> None:
         known = self._missed.setdefault(period, MissedLive(period, 0, time_ns, time_ns))

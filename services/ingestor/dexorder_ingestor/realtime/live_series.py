@@ -174,7 +174,7 @@ class LiveSeries:
         self._feed.skipped.clear()
         self._feed.lost.clear()
         self._leave_out(missing.spans, now_ns)
-        self._release(released, released if self._feed.is_numbered else (), now_ns)
+        self._release(released, released if self._feed.is_numbered else (), now_ns, is_refilled=True)
         return missing
 
     def query_failed(self, *, now_ns: int) -> None:
@@ -253,12 +253,15 @@ class LiveSeries:
             self._batches.skip(span.end_ns)
             self._candles.skip(span.end_ns)
 
-    def _release(self, released: Sequence[Trade], live: Sequence[Trade], now_ns: int) -> None:
+    def _release(
+        self, released: Sequence[Trade], live: Sequence[Trade], now_ns: int, *, is_refilled: bool = False
+    ) -> None:
         if released:
             self._candles.add(released)
             self._batches.add([trade for trade in released if self._is_new(trade)], now_ns=now_ns)
         if live:
-            self._live.add_trades(filter(self._is_new, live), received_ns=live[-1].received_ns)
+            new, received_ns = filter(self._is_new, live), live[-1].received_ns
+            self._live.add_trades(new, received_ns=received_ns, is_refilled=is_refilled)
 
     def _is_new(self, trade: Trade) -> bool:
         """Return whether no earlier dispatch has produced a trade for certain."""

@@ -57,7 +57,10 @@ def encode_live(
     ]
     candles = [live_candle(period, candle, closed=True, amends=amends) for period, candle, amends in news.closed]
     candles += [live_candle(period, candle, received_ns=news.received_ns) for period, candle in running]
-    return relay_pb.JobMarketData(job_id=job_id, missed=missed, trades=map(encode_trade, news.trades), candles=candles)
+    trades = [encode_trade(each) for each in news.trades]
+    for message in trades:
+        message.refilled = message.trade_id in news.refilled
+    return relay_pb.JobMarketData(job_id=job_id, missed=missed, trades=trades, candles=candles)
 
 
 def live_candle(

@@ -62,6 +62,8 @@ class RealtimeJobs:
     async def start(self, wanted: Subscription, caller: Caller | None = None) -> bool:
         """Accept a subscription, which is on disk when this returns; return whether it is new.
 
+        The first ``since_ns`` stays if the same subscription is started again with a later one.
+
         Raises:
             InvalidRequest: A field cannot be served, or the id was used before for another or a stopped subscription.
             Exhausted: The caller has too many subscriptions.
@@ -73,10 +75,10 @@ class RealtimeJobs:
             found = await context.store.read(store.find_subscription, subscription_id)
             known = registry.subscriptions.get(subscription_id)  # another caller may have started it meanwhile
             if known is None and found is not None:
-                use = "stopped" if found[0].subscription == wanted else "used for another subscription"
+                use = "stopped" if found[0].subscription.serves(wanted) else "used for another subscription"
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was {use}; choose a new one")
         if known is not None:
-            if known.subscription != wanted:
+            if not known.subscription.serves(wanted):
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was used for another subscription")
             await context.store.commit(())  # the first one, given before, is on disk then
             return False

@@ -115,16 +115,19 @@ class LiveQueue(Generic[M]):
 
 
 class Interest(NamedTuple):
-    """Filter of a client."""
+    """Filter of a client; ``live_only`` leaves out trades that are refilled."""
 
     tickers: frozenset[str]
     trades: bool
     periods: frozenset[int]
     running: bool
     policy: SlowClientPolicy
+    live_only: bool = False
 
-    def wants(self, kind: LiveKind) -> bool:
-        """Return whether the client wants to see items of a kind."""
+    def wants(self, kind: LiveKind, message: Message | None = None) -> bool:
+        """Return whether the client wants to see items of a kind, or this one."""
+        if self.live_only and isinstance(message, market_pb2.Trade) and message.refilled:
+            return False
         has_series = self.has_series(kind.period_seconds)
         return has_series and (kind.closed or self.running or realtime_dataset(kind.period_seconds) is TRADES)
 
@@ -201,6 +204,6 @@ class LiveHub:
                     key = ticker, period
                     stream.queue.count_dropped(key, Dropped(each.count, each.start_ns, each.end_ns))
             for item in items:
-                if stream.interest.wants(item.kind):
+                if stream.interest.wants(item.kind, item.message):
                     stream.queue.put(item)
                     stream.event.set()

@@ -106,6 +106,7 @@ class RealtimeRpcs:
             frozenset(request.period_seconds),
             request.include_running,
             SlowClientPolicy(request.slow_client or SlowClientPolicy.COALESCE),
+            request.live_only,
         )
 
 

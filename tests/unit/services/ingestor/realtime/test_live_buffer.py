@@ -34,6 +34,19 @@ def closed(*opens: int) -> ClosedCandles:
     return ClosedCandles(60, TimeRange(opens[0], opens[-1] + 60), tuple(map(candle, opens)))
 
 
+def test_refilled_trades_are_marked_and_forgotten_with_what_is_dropped() -> None:
+    buffer = LiveBuffer(include_trades=True, max_items=3)
+    buffer.add_trades([trade(1), trade(2)], received_ns=21, is_refilled=True)
+    buffer.add_trades([trade(3), trade(4)], received_ns=41)
+    news = buffer.take()
+    assert news is not None and news.refilled == {"2"}
+    data = encode_live("j1", TICKER, news, [])
+    assert [(each.trade_id, each.refilled) for each in data.trades] == [("2", True), ("3", False), ("4", False)]
+    buffer.add_trades([trade(5)], received_ns=51)
+    later = buffer.take()
+    assert later is not None and not later.refilled
+
+
 def test_everything_is_taken_once_with_the_candles_that_run() -> None:
     buffer = LiveBuffer(include_trades=True)
     assert buffer.take() is None, "no news"

@@ -70,6 +70,7 @@ def test_a_trade_behind_a_missing_number_waits_for_the_answer_that_has_it() -> N
     ((record,), _) = live.take_records(now_ns=due_ns, flush=True)
     assert record.batch.trades == (trade(100, 1), trade(101, 2))
     news = live.take_live()
+    assert news is not None and news[0].refilled == {trade(100, 1).trade_id, trade(101, 2).trade_id}
     assert news is not None and news[0].trades == record.batch.trades
 
 

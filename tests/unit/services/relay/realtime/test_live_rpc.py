@@ -50,6 +50,26 @@ async def push(s: Suite, *jobs: ipb.JobMarketData) -> int:
     return int((await s.ingestors.PushMarketData(requests())).dropped)
 
 
+async def test_a_client_may_leave_out_what_is_refilled_and_any_other_sees_the_mark(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        job_id = await running_job(s)
+        everything, live_only = watch(s), watch(s, live_only=True, period_seconds=[60])
+        for call in (everything, live_only):
+            await call.read()
+        await push(s, ipb.JobMarketData(job_id=job_id, trades=[trade(1, refilled=True), trade(2)]))
+        await push(
+            s, ipb.JobMarketData(job_id=job_id, trades=[trade(3, refilled=True)], candles=[candle(0, closed=True)])
+        )
+        seen = list[tuple[str, bool]]()
+        while len(seen) < 3:
+            seen += [(each.trade_id, each.refilled) for each in (await everything.read()).trades]
+        assert seen == [("1", True), ("2", False), ("3", True)]
+        answers = [await live_only.read()]
+        while not answers[-1].candles:
+            answers.append(await live_only.read())
+        assert [each.trade_id for answer in answers for each in answer.trades] == ["2"]
+
+
 async def test_clients_receive_what_they_asked_for_and_nothing_of_a_fenced_dispatch(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         job_id = await running_job(s)

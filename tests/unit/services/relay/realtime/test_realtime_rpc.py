@@ -360,6 +360,29 @@ async def test_invalid_subscriptions_are_refused(tmp_path: Path, fields: dict[st
         assert not (await listed(s)).subscriptions
 
 
+async def test_a_repeated_start_with_a_later_since_is_the_same_one_and_an_earlier_one_is_not(tmp_path: Path) -> None:
+    since_ns = time.time_ns() - 600 * SECOND_NS
+    async with suite(tmp_path) as s:
+
+        async def again(since_ns: int | None, *, trades: bool = True) -> bool:
+            params = ingest.RealtimeParams(include_ticks=trades, include_ohlc=True, ohlc_period_seconds=[60])
+            wanted = pb.RealtimeSubscription(subscription_id="a", ticker=TICKER, params=params, since_ns=since_ns)
+            return bool((await s.relay.realtime.StartRealtime(pb.StartRealtimeRequest(subscription=wanted))).duplicate)
+
+        assert not await again(since_ns)
+        assert await again(since_ns) and await again(since_ns + 90 * SECOND_NS)
+        (listed,) = (await s.relay.realtime.ListRealtime(pb.ListRealtimeRequest())).subscriptions
+        assert listed.subscription.since_ns == since_ns, "the first one stays"
+        for earlier in (since_ns - 1, None):
+            with refused(grpc.StatusCode.INVALID_ARGUMENT, "another subscription"):
+                await again(earlier)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "another subscription"):
+            await again(since_ns + 90 * SECOND_NS, trades=False)
+        await stop(s, "a")
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "was stopped"):
+            await again(since_ns + 90 * SECOND_NS)
+
+
 async def test_an_id_belongs_to_one_subscription_for_good(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         assert not await start(s, "a", 60) and await start(s, "a", 60)

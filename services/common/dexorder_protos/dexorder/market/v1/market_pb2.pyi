@@ -80,6 +80,7 @@ class Trade(_message.Message):
     SIDE_FIELD_NUMBER: _builtins.int
     TICKER_FIELD_NUMBER: _builtins.int
     RECEIVED_NS_FIELD_NUMBER: _builtins.int
+    REFILLED_FIELD_NUMBER: _builtins.int
     trade_id: _builtins.str
     """The exchange's id of the trade, as text; unique within a ticker."""
     time_ns: _builtins.int
@@ -94,6 +95,10 @@ class Trade(_message.Message):
     """Market identifier, for example BTC/USDT.BINANCE. May be empty in a record, whose headers have it."""
     received_ns: _builtins.int
     """Time at which the ingestor received it, by its own clock, nanoseconds since the epoch."""
+    refilled: _builtins.bool
+    """In live data: a query released it, after the start of a subscription in the past, a cut or a gap, so it may be old. Not set
+    in records.
+    """
     def __init__(
         self,
         *,
@@ -104,10 +109,11 @@ class Trade(_message.Message):
         side: Global___Trade.Side.ValueType = ...,
         ticker: _builtins.str = ...,
         received_ns: _builtins.int = ...,
+        refilled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "price", b"price", "received_ns", b"received_ns", "side", b"side", "ticker", b"ticker", "time_ns", b"time_ns", "trade_id", b"trade_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "price", b"price", "received_ns", b"received_ns", "refilled", b"refilled", "side", b"side", "ticker", b"ticker", "time_ns", b"time_ns", "trade_id", b"trade_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

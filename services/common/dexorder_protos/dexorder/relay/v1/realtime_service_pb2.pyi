@@ -533,12 +533,15 @@ class WatchMarketDataRequest(_message.Message):
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
     INCLUDE_RUNNING_FIELD_NUMBER: _builtins.int
     SLOW_CLIENT_FIELD_NUMBER: _builtins.int
+    LIVE_ONLY_FIELD_NUMBER: _builtins.int
     include_trades: _builtins.bool
     """Send trades."""
     include_running: _builtins.bool
     """Send candles before they are closed too, at every change."""
     slow_client: Global___SlowClientPolicy.ValueType
     """What to do when the client reads more slowly than data arrives."""
+    live_only: _builtins.bool
+    """Leave out trades that are refilled. Candles are complete all the same."""
     @_builtins.property
     def tickers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Markets, 1 to 1000. The stream starts no subscription: a market without one has no live data."""
@@ -555,10 +558,11 @@ class WatchMarketDataRequest(_message.Message):
         period_seconds: _abc.Iterable[_builtins.int] | None = ...,
         include_running: _builtins.bool = ...,
         slow_client: Global___SlowClientPolicy.ValueType = ...,
+        live_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_running", b"include_running", "include_trades", b"include_trades", "period_seconds", b"period_seconds", "slow_client", b"slow_client", "tickers", b"tickers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_running", b"include_running", "include_trades", b"include_trades", "live_only", b"live_only", "period_seconds", b"period_seconds", "slow_client", b"slow_client", "tickers", b"tickers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
