@@ -38,7 +38,7 @@ from dexorder_common.model.periods import (
     total_periods,
 )
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.model.times import MAX_TIME_NS, iso
 from dexorder_relay.state.compare import CoverageComparison
 
 MAX_ID_LENGTH = 256
@@ -117,7 +117,10 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
         raise InvalidRequest(f"limit {request.limit} is not allowed in a refresh, which fetches the whole range again")
     if request.max_candles > max_periods:
         periods = count_periods(span, request.period_seconds)
-        raise InvalidRequest(f"end_time {request.end_ns} makes {periods} periods; at most {max_periods} are allowed")
+        raise InvalidRequest(
+            f"end_time {iso(span.end_ns)} makes {periods} periods from {iso(span.start_ns)}; at most {max_periods} are "
+            "allowed"
+        )
 
 
 def check_exchange(request: HistoryRequest, venues: Container[str]) -> None:

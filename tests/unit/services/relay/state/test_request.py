@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dexorder_common.model.history import RequestStatus
+from contextlib import nullcontext
+
+import pytest
+
+from dexorder_common.model.datasets import TICKERS, TRADES
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import HistoryRequest, RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.times import SECOND_NS
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_relay.state.compare import CoverageComparison
-from dexorder_relay.state.request import decide, describe_missing, describe_wrong
+from dexorder_relay.state.request import check, check_exchange, check_rows, decide, describe_missing, describe_wrong
 
 MINUTE_NS = 60 * SECOND_NS
 
@@ -21,6 +27,48 @@ def ended(
 ) -> tuple[RequestStatus, str]:
     outcome = decide(end_ns=0, completed_ns=0, row_count=rows, missing=missing, job_errors=errors or [], wrong=wrong)
     return outcome.status, outcome.error
+
+
+VENUES = ("SIM", "KRAKEN")
+
+
+@pytest.mark.parametrize(
+    ("request_id", "exchange", "client_id", "refusal"),
+    [
+        ("r", "SIM", "", ""),
+        ("r", "SIM", "me", ""),
+        ("r", "NOWHERE", "me", "exchange 'NOWHERE' is not known"),
+        ("", "SIM", "me", "request_id '' has 0 characters"),
+        ("r", "SIM", "a\nb", "client_id .* has a control character"),
+    ],
+)
+def test_request_of_a_whole_exchange_names_a_known_one(
+    request_id: str, exchange: str, client_id: str, refusal: str
+) -> None:
+    request = HistoryRequest.of_exchange(request_id, exchange, TICKERS, client_id)
+    with pytest.raises(InvalidRequest, match=refusal) if refusal else nullcontext():
+        check_exchange(request, VENUES)
+
+
+def test_stored_rows_without_periods_have_no_grid_and_a_known_exchange() -> None:
+    trades, snapshots = Series("BTC/USDT.SIM", dataset=TRADES), Series.whole_exchange("SIM", TICKERS)
+    for series in (trades, snapshots):
+        assert check_rows(series, 7, 11, VENUES) == TimeRange(7, 11)
+        assert check_rows(series, None, None, VENUES) == TimeRange(0, MAX_TIME_NS)
+    assert check_rows(Series("BTC/USDT.SIM", 60), MINUTE_NS, 2 * MINUTE_NS, VENUES) == minutes(1, 2)
+    with pytest.raises(InvalidRequest, match="grid"):
+        check_rows(Series("BTC/USDT.SIM", 60), 7, 2 * MINUTE_NS, VENUES)
+    for unknown in (Series("BTC/USDT.NOWHERE", dataset=TRADES), Series.whole_exchange("NOWHERE", TICKERS)):
+        with pytest.raises(InvalidRequest, match="unknown exchange 'NOWHERE'"):
+            check_rows(unknown, None, None, VENUES)
+
+
+def test_request_beyond_the_quota_of_periods_is_refused_with_its_range() -> None:
+    request = HistoryRequest("r", "BTC/USDT.SIM", 0, 100 * MINUTE_NS, 60)
+    check(request, VENUES, max_periods=100)
+    refusal = r"end_time 1970-01-01T01:40:00Z makes 100 periods from 1970-01-01T00:00:00Z; at most 99 are allowed"
+    with pytest.raises(InvalidRequest, match=refusal):
+        check(request, VENUES, max_periods=99)
 
 
 def test_the_one_status() -> None:
