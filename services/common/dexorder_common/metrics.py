@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,14 +20,17 @@ from prometheus_client import (
     Metric,
     PlatformCollector,
     ProcessCollector,
-    start_http_server,
+    make_wsgi_app,
 )
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from dexorder_common.config import split_address
 from dexorder_common.model.errors import Code
 from dexorder_common.packages import version
 
+MAX_CONNECTIONS, MAX_CONNECTION_SECONDS = 32, 10.0
+"""Connections of a metrics endpoint, each with a thread, and how long one may last."""
 _BOUNDS = tuple(float(bound) for bound in Histogram.DEFAULT_BUCKETS)
 _LABELS = ("grpc_type", "grpc_service", "grpc_method")
 _LE = [*(str(bound) for bound in _BOUNDS[:-1]), "+Inf"]
@@ -91,13 +99,54 @@ def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
         return
     host, port = split_address(listen)
     _add_process(registry)
-    server, thread = start_http_server(port, addr=host, registry=registry)
+    _MetricsServer.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    server = make_server(host, port, make_wsgi_app(registry), _MetricsServer, handler_class=_SilentHandler)
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield f"{host}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _MetricsServer(ThreadingWSGIServer):
+    """Server with a thread for each connection, of which there are few, and none for long.
+
+    A scrape takes milliseconds, so a connection that does not send its request, or does not read the answer, is closed.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._since_s: dict[Any, float] = {}
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._since_s) >= MAX_CONNECTIONS:
+            super().shutdown_request(request)
+            return
+        self._since_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._since_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that are too old; called twice a second."""
+        before_s = time.monotonic() - MAX_CONNECTION_SECONDS
+        for request, since_s in list(self._since_s.items()):
+            if since_s < before_s:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # its thread sees the end and closes it
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log nothing: a client that disconnects is no error of ours."""
+
+
+class _SilentHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no access."""
 
 
 def _add_process(registry: CollectorRegistry) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from dexorder_common.config import split_address
 from dexorder_common.rpc.lifecycle import refuse_if_served
+
+KEEPALIVE_SECONDS = 15.0
+"""Time without a request after which a connection is closed."""
+REQUEST_SECONDS = 10.0
+"""Time for the head of a connection's first request, up to twice."""
 
 
 def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
@@ -20,6 +28,29 @@ def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> s
     if client_ca:
         tls.verify_mode = ssl.CERT_REQUIRED
     return tls
+
+
+def _noting(served: WeakSet[asyncio.BaseTransport]) -> Middleware:
+    @web.middleware
+    async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.transport is not None:
+            served.add(request.transport)
+        return await handler(request)
+
+    return note
+
+
+async def _close_silent(runner: web.AppRunner, served: WeakSet[asyncio.BaseTransport]) -> None:
+    """Close connections without a whole first request; aiohttp itself limits only the time after a request."""
+    known: WeakSet[asyncio.BaseTransport] = WeakSet()
+    while True:
+        await asyncio.sleep(REQUEST_SECONDS)
+        server = runner.server
+        transports = {each.transport for each in server.connections if each.transport} if server else set()
+        for transport in transports - set(served):
+            if transport in known:
+                transport.abort()
+            known.add(transport)
 
 
 @asynccontextmanager
@@ -43,9 +74,12 @@ async def http_server(
     Raises:
         OSError: An address can't be bound.
     """
+    served: WeakSet[asyncio.BaseTransport] = WeakSet()
+    app.middlewares.insert(0, _noting(served))
     # no access log, which would show users' addresses
     runner = web.AppRunner(
         app,
+        keepalive_timeout=KEEPALIVE_SECONDS,
         access_log=None,
         shutdown_timeout=stop_seconds,
         handle_signals=False,
@@ -65,7 +99,11 @@ async def http_server(
                 host, port = split_address(address)
                 await web.TCPSite(runner, host, port, ssl_context=tls).start()
                 bound.append(f"{host}:{runner.addresses[-1][1]}")
-        yield bound
+        closing = asyncio.create_task(_close_silent(runner, served))
+        try:
+            yield bound
+        finally:
+            closing.cancel()
     finally:
         await runner.cleanup()
         for path in sockets:

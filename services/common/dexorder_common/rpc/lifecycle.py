@@ -43,6 +43,15 @@ log = structlog.get_logger(__name__)
 # By default an aio server answers clients that ping every 10 s with GOAWAY too_many_pings; these options allow one
 # each second, as some proxies send them; a ping that comes a moment early is no reason to end all streams of a proxy.
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 900), ("grpc.keepalive_permit_without_calls", 1))
+# A connection without calls is closed, and one whose handshake does not end. A host that vanished is noticed by pings;
+# the peer's transport answers them, whether its program reads or not.
+MAX_IDLE_SECONDS = 300
+IDLE = (
+    ("grpc.max_connection_idle_ms", MAX_IDLE_SECONDS * 1_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
 # gRPC cancels random calls once 1,000 wait to be accepted; a request for a list of tickers makes more.
 BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
 MIN_GRACE_SECONDS = 1.0
@@ -145,6 +154,7 @@ async def grpc_server(
         ],
         options=[
             *KEEPALIVE,
+            *IDLE,
             *BACKLOG,
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", size),

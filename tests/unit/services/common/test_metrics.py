@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 import urllib.request
+from contextlib import ExitStack, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from dexorder_common import metrics
 from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Code
 
@@ -46,3 +51,32 @@ def test_the_endpoint_has_the_metrics_of_the_process() -> None:
     (build,) = families["dexorder_build_info"].samples
     assert build.labels["version"]
     assert "python_gc_collections" in families
+
+
+def _answer(address: str) -> bytes:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nX: "], ids=["nothing", "line", "header"])
+def test_connections_without_a_whole_request_are_closed_and_are_few(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MAX_CONNECTION_SECONDS", 1.0)
+    monkeypatch.setattr(metrics, "MAX_CONNECTIONS", 4)
+    before = threading.active_count()
+    with metrics_endpoint("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as opened:
+        host, port = address.split(":")
+        for _ in range(20):
+            silent = opened.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            with suppress(OSError):
+                silent.sendall(sent)
+        assert threading.active_count() <= before + 1 + 4
+        with suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+        for _ in range(50):
+            with suppress(OSError):
+                assert b"dexorder_build_info" in _answer(address)
+                return
+            time.sleep(0.1)
+        pytest.fail("the endpoint does not answer any more")

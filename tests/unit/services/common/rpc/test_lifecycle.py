@@ -1,15 +1,19 @@
-"""Unix sockets: a server never takes over the path of a living process."""
+"""Unix sockets: a server never takes over the path of a living process. Idle connections are closed."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
 
-from dexorder_common.rpc.lifecycle import bind, refuse_if_served
+from dexorder_common.rpc import lifecycle
+from dexorder_common.rpc.lifecycle import bind, grpc_server, refuse_if_served
+from dexorder_common.rpc.settings import ServiceSettings
 
 
 @pytest.fixture
@@ -69,3 +73,20 @@ async def test_other_file_is_kept(server: grpc.aio.Server, file: Path) -> None:
     with pytest.raises(OSError, match="can't listen on unix:"):
         bind(server, f"unix:{file}", None)
     assert kind(file) == "kept"
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a handshake", "no call"])
+async def test_connection_that_is_idle_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"grpc.max_connection_idle_ms": 500, "grpc.server_handshake_timeout_ms": 500}
+    monkeypatch.setattr(lifecycle, "IDLE", tuple((name, short.get(name, value)) for name, value in lifecycle.IDLE))
+    async with grpc_server(ServiceSettings(listen="127.0.0.1:0"), lambda server: ()) as running:
+        host, port = running.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        async with asyncio.timeout(20):
+            with suppress(ConnectionResetError):
+                await reader.read()
+        writer.close()
