@@ -329,7 +329,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"period_seconds": 0}, "period_seconds 0"),
     ({"period_seconds": 604_800, "end_time": at(0) + 8 * 86_400 * 10**9}, "is not on the 1w grid"),
     ({"limit": 0}, "limit 0"),
-    ({"start_time": 0, "end_time": at(0), "period_seconds": 1}, "periods; at most 200000000 are allowed"),
+    ({"start_time": 0, "end_time": at(0), "period_seconds": 1}, "; at most 200000000 are allowed"),
 ]
 
 
