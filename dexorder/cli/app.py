@@ -445,9 +445,13 @@ def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")]
     command.backup(directory, archive)
 
 
-@app.command(epilog=example("dexorder restore suite.tar.gz"))
-def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")]) -> None:
-    """Restore a backup to the folder it was made from, which must be empty or absent."""
+@app.command(epilog=example("dexorder restore suite.tar.gz --dir dexorder-data"))
+def restore(
+    archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")],
+    directory: Dir = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Restore a backup to its folder, which must be empty or absent, after showing what it has."""
     from dexorder.cli.suite import commands as command
 
-    command.restore(archive)
+    command.restore(archive, directory, yes)

@@ -14,20 +14,23 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.prepare import suite_lock
+from dexorder_common.storage.state_checks import LAST_BACKUP
 
 MANIFEST = "dexorder-backup.json"
 FORMAT = 1
-LEFT_OUT = frozenset({"tmp", "logs", "suite.lock", "suite.json"})
-"""Top-level names that a suite creates at start."""
+INCOMING = ".restoring"
+LEFT_OUT = frozenset({"tmp", "logs", "suite.lock", "suite.json", LAST_BACKUP, INCOMING})
+"""Top-level names that are not part of the state."""
 OnFile = Callable[[str, int], None]
 """Receives the name and size of each file."""
+Agree = Callable[["Contents"], bool]
 
 
 @dataclass(frozen=True)
@@ -74,33 +77,44 @@ def backup(directory: Path, archive: Path, on_file: OnFile = lambda *_: None) ->
                 on_file(name, path.stat().st_size)
             _add_manifest(tar, {"format": FORMAT, "directory": str(directory), "files": files})
         partial.replace(archive)
+        (directory / LAST_BACKUP).write_text(f"{archive.absolute()}\n")
     finally:
         partial.unlink(missing_ok=True)
     return Contents(directory, len(files), size)
 
 
-def restore(archive: Path, on_file: OnFile = lambda *_: None) -> Contents:
-    """Restore the folder to its path after every file of the archive was verified.
+def restore(archive: Path, target: Path, agree: Agree = lambda _: True, on_file: OnFile = lambda *_: None) -> Contents:
+    """Restore a suite to its folder after every file of the archive was verified; nothing is written outside of it.
+
+    Args:
+        target: The folder, which the archive must have been made from, because Iceberg's metadata names it.
+        agree: Receives what is to be restored, and returns whether to do so.
 
     Raises:
-        SuiteFailed: The archive is not a backup or is damaged, or the folder is not empty.
+        SuiteFailed: The archive is not a backup, is damaged or of another folder, the folder is not empty, or
+            ``agree`` has returned False.
     """
     contents, files = inspect(archive)
-    target = contents.directory
-    if target.exists() and any(target.iterdir()):
+    if contents.directory != target:
+        raise SuiteFailed(
+            f"{archive} is a backup of {contents.directory}, not of {target}; to restore it there: "
+            f"--dir {contents.directory}"
+        )
+    if target.exists() and any(each.name != INCOMING for each in target.iterdir()):
         raise SuiteFailed(f"{target} is not empty: move it away first; a backup is restored to the same path")
-    incoming = target.with_name(target.name + ".restoring")
-    shutil.rmtree(incoming, ignore_errors=True)
+    if not agree(contents):
+        raise SuiteFailed("nothing was restored")
+    incoming = target / INCOMING
+    shutil.rmtree(incoming, ignore_errors=True)  # of a restore that was killed
     try:
         with _open(archive) as tar:
             for member in tar:
                 if member.name in files:
                     tar.extract(member, incoming, filter="data")
                     on_file(member.name, member.size)
-        (incoming / "suite.lock").touch()
-        with suppress(FileNotFoundError):
-            target.rmdir()
-        incoming.replace(target)
+        for each in sorted(incoming.iterdir()):
+            each.replace(target / each.name)
+        (target / "suite.lock").touch()
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
     return contents

@@ -238,9 +238,15 @@ def backup(directory: Path | None, archive: Path) -> None:
     _print_contents("written", archives.backup(source, archive, _file_progress("packing")), archive)
 
 
-def restore(archive: Path) -> None:
-    """Restore an archive to the folder that it was made from."""
-    _print_contents("restored", archives.restore(archive, _file_progress("unpacking")), archive)
+def restore(archive: Path, directory: Path | None, yes: bool) -> None:
+    """Show what an archive has, ask, and restore it to the folder that it was made from."""
+    target = (directory or default_directory()).absolute()
+
+    def agree(contents: archives.Contents) -> bool:
+        _print_contents("to restore", contents, archive)
+        return yes or typer.confirm(f"Write it to {contents.directory}?", err=True)
+
+    _print_contents("restored", archives.restore(archive, target, agree, _file_progress("unpacking")), archive)
 
 
 def _print_contents(verb: str, contents: archives.Contents, archive: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import resource
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from dexorder.supervisor.state import default_directory, registered, running_sui
 from dexorder_common.config import BadSettings, read_settings, state_folder
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.storage.durable_sqlite import RESET_IS_SAFE
 
 MIN_FREE_GIB = 2.0
 MIN_OPEN_FILES = 1_024
@@ -47,7 +49,7 @@ def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     options = SuiteOptions((directory or default_directory()).absolute(), ports)
-    checks = (_java, _jars, _settings, _ports, _disk, _limits, _state, _packages)
+    checks = (_java, _jars, _settings, _ports, _disk, _limits, _state, _sqlite, _packages)
     findings = [finding for check in checks for finding in check(options)]
     if as_json:
         output.print_json([asdict(finding) for finding in findings])
@@ -142,6 +144,18 @@ def _disk(options: SuiteOptions) -> Iterator[Finding]:
     if free < MIN_FREE_GIB:
         detail += f"; the suite needs {MIN_FREE_GIB:g}: free some space or choose another folder with --dir"
     yield Finding("disk", free >= MIN_FREE_GIB, detail)
+
+
+def _sqlite(_: SuiteOptions) -> Iterator[Finding]:
+    bug = (
+        ""
+        if RESET_IS_SAFE
+        else (
+            "; its WAL-reset bug (mended in 3.51.3) can't harm relay.db and events.db, whose connections take turns; for a "
+            "local catalog.db with many writers use a newer Python or a catalog on a server"
+        )
+    )
+    yield Finding("SQLite", True, f"{sqlite3.sqlite_version}{bug}")
 
 
 def _packages(_: SuiteOptions) -> Iterator[Finding]:

@@ -1,4 +1,8 @@
-"""SQLite files with durable commits: WAL with ``synchronous=FULL``, so that every commit is an fsync."""
+"""SQLite files with durable commits: WAL with ``synchronous=FULL``, so that every commit is an fsync.
+
+SQLite before 3.51.3 may damage a file in WAL mode when one connection starts the log again while another one commits or
+checkpoints (its WAL-reset bug). There, the connection for checkpoints and the one that writes take turns.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from dexorder_common.storage.state_checks import check_pages
+
 CHECKPOINT_SECONDS = 0.25
+RESET_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
+"""Whether SQLite is without the WAL-reset bug."""
 _LARGE_WAL_PAGES = 16_000
 """64 MB. With SQLite's default of 1,000 pages, one commit in a few large ones waits 20 ms for a checkpoint."""
 
@@ -50,6 +58,7 @@ def open_durable(
         db.execute("PRAGMA synchronous = FULL")
         if large_wal:
             db.execute(f"PRAGMA wal_autocheckpoint = {_LARGE_WAL_PAGES}")
+        check_pages(db)
         migrate(db, steps, newer=newer)
     except BaseException:
         db.close()
@@ -66,18 +75,26 @@ def migrate(db: sqlite3.Connection, steps: Sequence[str], *, newer: str) -> None
         db.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
 
 
+def turns() -> AbstractContextManager[object]:
+    """Return what the connections of a file hold, one at a time, while they write to it or checkpoint."""
+    return nullcontext() if RESET_IS_SAFE else threading.Lock()
+
+
 @contextmanager
-def background_checkpoints(path: Path) -> Iterator[None]:
+def background_checkpoints(path: Path, turn: AbstractContextManager[object] | None = None) -> Iterator[None]:
     """Run checkpoints in a thread until the block ends, so that commits seldom have to.
 
     Errors of the file are left for the next commit to report.
+
+    Args:
+        turn: Held during each checkpoint; the writer holds it during each transaction (see ``turns``).
     """
     stopping = threading.Event()
 
     def run() -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             while not stopping.wait(CHECKPOINT_SECONDS):
-                with suppress(sqlite3.Error):
+                with suppress(sqlite3.Error), turn or nullcontext():
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     thread = threading.Thread(target=run, name="checkpoints", daemon=True)

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+import structlog
+
 from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.cursor import Cursor
@@ -23,6 +25,7 @@ from dexorder_common.model.history import IssuedDispatch, Notification, RequestR
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.storage.durable_sqlite import open_durable
 from dexorder_common.storage.process_lock import sole_owner
+from dexorder_common.storage.state_checks import Generation, describe_loss, restore_hint
 from dexorder_relay.state.changes import StateChange
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.realtime_job import Registry
@@ -41,8 +44,9 @@ from dexorder_relay.store.schema import (
     REQUEST,
     STEPS,
 )
-from dexorder_relay.store.writer import OnCommit, Writer, WriterThread
+from dexorder_relay.store.writer import OnCommit, Writer, WriterThread, generation_of
 
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
@@ -76,8 +80,12 @@ _NEWER = (
 
 
 def open_file(path: Path, on_commit: OnCommit | None) -> Writer:
-    """Open the writer of a file, which is created or brought to the current schema."""
-    return WriterThread(open_durable(path, STEPS, newer=_NEWER), on_commit)
+    """Open the writer of a file, which is created or brought to the current schema, and say if it has lost records."""
+    connection, generation = open_durable(path, STEPS, newer=_NEWER), Generation(path)
+    known = generation.known()
+    if loss := describe_loss(path, generation_of(connection), known):
+        log.error(loss)
+    return WriterThread(connection, on_commit, generation)
 
 
 class Store:
@@ -225,7 +233,8 @@ async def open_store(path: Path, on_commit: OnCommit | None = None, now_ns: int 
         try:
             store = Store(path, on_commit, now_ns)
         except (OSError, ValueError, sqlite3.Error) as error:
-            raise BadSettings(f"DEXORDER_RELAY_DB: {path} can't be used: {error}") from error
+            hint = f"; {restore_hint(path)}" if isinstance(error, sqlite3.DatabaseError) else ""
+            raise BadSettings(f"DEXORDER_RELAY_DB: {path} can't be used: {error}{hint}") from error
         try:
             yield store
         finally:

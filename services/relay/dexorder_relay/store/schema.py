@@ -109,10 +109,14 @@ INSERT INTO sqlite_sequence (name, seq)
 _VERSION_2 = """
 CREATE TABLE realtime_knowledge (job_id INTEGER PRIMARY KEY, provisional TEXT NOT NULL, unchecked TEXT NOT NULL);
 """
-STEPS = (_VERSION_1, _VERSION_2)
+_VERSION_3 = """
+INSERT INTO meta VALUES ('generation', 0);
+"""
+STEPS = (_VERSION_1, _VERSION_2, _VERSION_3)
 """Steps that bring a file from each version to the next. A released step is never edited."""
-LAST_NUMBER, COVERAGE_READ = "dispatch", "coverage_read_ns"
-"""Names in ``meta``: the last number of a dispatch, and the time at which coverage was last read from its table."""
+LAST_NUMBER, COVERAGE_READ, GENERATION = "dispatch", "coverage_read_ns", "generation"
+"""Names in ``meta``: the last number of a dispatch, the time at which coverage was last read from its table, and the
+number of commits."""
 
 REQUEST = Columns(HistoryRequest)
 LIVE = Columns(LiveRequest, "submitted_ns", "planned_end_ns", "state", "trace")

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc.streams import retrieved
+from dexorder_common.storage.state_checks import Generation
 
 OnCommit = Callable[[int, float], None]
 Batch = Callable[[sqlite3.Connection], Any]
@@ -85,11 +86,15 @@ class GivenBatches:
                 work.done.set_exception(Unavailable("the relay's store can't be written"))
 
 
-def run_group(connection: sqlite3.Connection, group: Sequence[Work]) -> list[Any]:
-    """Run batches in one transaction, and return their results; an error leaves nothing of them."""
+def run_group(connection: sqlite3.Connection, group: Sequence[Work], last: Batch | None = None) -> list[Any]:
+    """Run batches in one transaction, and return their results; an error leaves nothing of them.
+
+    Args:
+        last: A further batch of the transaction.
+    """
     try:
         connection.execute("BEGIN IMMEDIATE")
-        results = [work.run(connection) for work in group]
+        results = [run(connection) for run in (*(work.run for work in group), *([last] if last else []))]
         connection.execute("COMMIT")
     except Exception:
         connection.rollback()
@@ -97,10 +102,27 @@ def run_group(connection: sqlite3.Connection, group: Sequence[Work]) -> list[Any
     return results
 
 
+def generation_of(connection: sqlite3.Connection) -> int:
+    """Return the number of commits of a file."""
+    return int(connection.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()[0])
+
+
+def _count_commit(connection: sqlite3.Connection) -> int:
+    connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
+    return generation_of(connection)
+
+
 class WriterThread:
     """The writer of a file."""
 
-    def __init__(self, connection: sqlite3.Connection, on_commit: OnCommit | None = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        on_commit: OnCommit | None = None,
+        generation: Generation | None = None,
+    ) -> None:
+        """Start the thread, which keeps the number of each commit outside of the file as well."""
+        self._generation = generation
         self._batches = GivenBatches()
         self.failed = self._batches.failed
         self._loop = asyncio.get_running_loop()
@@ -134,14 +156,20 @@ class WriterThread:
             closing = None in group
             self._run([work for work in group if work is not None])
         self.connection.close()
+        if self._generation is not None:
+            self._generation.close()
 
     def _run(self, group: list[Work]) -> None:
         try:
             if self._broken is not None:
                 raise self._broken
             start = time.perf_counter()
-            results = run_group(self.connection, group)
-            if self._on_commit and (writes := sum(work.writes for work in group)):
+            writes = sum(work.writes for work in group)
+            results = run_group(self.connection, group, _count_commit if writes else None)
+            if writes and self._generation is not None:
+                self._generation.note(results[-1])
+            del results[len(group) :]
+            if self._on_commit and writes:
                 self._on_commit(writes, time.perf_counter() - start)
         except Exception as error:  # whatever it is, memory is ahead of the disk now
             self._broken = error

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dexorder.errors import SuiteFailed
-from dexorder.supervisor.backup import backup, inspect, restore
+from dexorder.supervisor.backup import Contents, backup, inspect, restore
 from dexorder.supervisor.prepare import suite_lock
+from dexorder_common.storage.state_checks import restore_hint
 
 FILES = {
     "relay.db": b"requests",
@@ -42,7 +43,16 @@ def test_restored_folder_has_every_file_but_what_a_suite_makes_anew(suite: Path,
     told: list[str] = []
     made = backup(suite, tmp_path / "b.tar.gz", lambda name, _: told.append(name))
     shutil.rmtree(suite)
-    assert restore(tmp_path / "b.tar.gz").directory == suite
+    asked: list[Contents] = []
+
+    def refuse(shown: Contents) -> bool:
+        asked.append(shown)
+        return False
+
+    with pytest.raises(SuiteFailed, match="nothing was restored"):
+        restore(tmp_path / "b.tar.gz", suite, refuse)
+    assert asked == [made] and not suite.exists(), "it shows first, and writes then"
+    assert restore(tmp_path / "b.tar.gz", suite).directory == suite
     assert contents(suite) == {**FILES, "suite.lock": b""}
     assert (made.files, sorted(told)) == (len(FILES), sorted(FILES))
 
@@ -57,8 +67,37 @@ def test_restore_refuses_a_folder_with_files(suite: Path, tmp_path: Path) -> Non
     backup(suite, tmp_path / "b.tar.gz")
     before = contents(suite)
     with pytest.raises(SuiteFailed, match="not empty"):
-        restore(tmp_path / "b.tar.gz")
+        restore(tmp_path / "b.tar.gz", suite)
     assert contents(suite) == before
+
+
+def test_an_archive_of_another_folder_writes_nowhere(suite: Path, tmp_path: Path) -> None:
+    """The archive says where it belongs; only the caller's folder is written to."""
+    backup(suite, tmp_path / "b.tar.gz")
+    shutil.rmtree(suite)
+    mine = tmp_path / "mine"
+    with pytest.raises(SuiteFailed, match=f"is a backup of {suite}, not of {mine}; to restore it there: --dir {suite}"):
+        restore(tmp_path / "b.tar.gz", mine)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz"]
+
+
+def test_a_restore_that_was_killed_is_repeated_and_no_other_folder_is_removed(suite: Path, tmp_path: Path) -> None:
+    backup(suite, tmp_path / "b.tar.gz")
+    shutil.rmtree(suite)
+    beside = tmp_path / "state.restoring"
+    beside.mkdir()
+    (beside / "mine").write_text("precious")
+    (suite / ".restoring").mkdir(parents=True)
+    (suite / ".restoring" / "relay.db").write_bytes(b"half")
+    restore(tmp_path / "b.tar.gz", suite)
+    assert contents(suite) == {**FILES, "suite.lock": b""} and (beside / "mine").read_text() == "precious"
+
+
+def test_the_folder_knows_its_newest_backup(suite: Path, tmp_path: Path) -> None:
+    for name in ("a.tar.gz", "b.tar.gz"):
+        backup(suite, tmp_path / name)
+    assert restore_hint(suite / "relay.db").endswith(f"dexorder restore {tmp_path}/b.tar.gz --dir {suite}")
+    assert restore_hint(tmp_path / "relay.db").startswith("no backup of its folder is known")
 
 
 @pytest.mark.parametrize("where", ["inside", "there"])
@@ -84,7 +123,7 @@ def test_truncated_archive_restores_nothing(suite: Path, tmp_path: Path, keep: f
     archive.write_bytes(data[: int(len(data) * keep)])
     shutil.rmtree(suite)
     with pytest.raises(SuiteFailed):
-        restore(archive)
+        restore(archive, suite)
     assert not suite.exists()
 
 
@@ -101,4 +140,4 @@ def test_changed_byte_is_detected_and_its_file_named(suite: Path, tmp_path: Path
 def test_other_file_is_not_a_backup(tmp_path: Path) -> None:
     (tmp_path / "b.tar.gz").write_bytes(b"hello")
     with pytest.raises(SuiteFailed, match="can't be read as a backup"):
-        restore(tmp_path / "b.tar.gz")
+        restore(tmp_path / "b.tar.gz", tmp_path / "state")

@@ -14,6 +14,7 @@ from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Channel
 from dexorder_common.storage.durable_sqlite import background_checkpoints
 from dexorder_common.storage.process_lock import sole_owner
+from dexorder_common.storage.state_checks import restore_hint
 from dexorder_gateway.events.channels.registry import OWN_LIMITS
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.channel_policy import SECOND_NS, ContactsCache, DeliverySettings
@@ -62,7 +63,7 @@ async def open_dispatcher(
         with _naming("DEXORDER_EVENTS_DB", settings.db):
             outbox = open_outbox(settings.db)
         closing.callback(outbox.close)
-        closing.enter_context(background_checkpoints(settings.db))
+        closing.enter_context(background_checkpoints(settings.db, outbox.turn))
         processor = await asyncio.to_thread(read_outbox, outbox)
         sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
         dispatcher = EventDispatcher(processor, sockets, EventLog(settings.db), containers, clock)
@@ -94,7 +95,8 @@ def _naming(variable: str, path: Path | None) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, sqlite3.Error) as error:
-        raise BadSettings(f"{variable}: {path} can't be used: {error}") from error
+        hint = f"; {restore_hint(path)}" if path and isinstance(error, sqlite3.DatabaseError) else ""
+        raise BadSettings(f"{variable}: {path} can't be used: {error}{hint}") from error
 
 
 def delivery_settings(settings: EventsSettings) -> DeliverySettings:

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+import structlog
 
 from dexorder_common.model.cursor import Cursor, StreamStart, start_of_stream
 from dexorder_common.model.user_events import Channel
-from dexorder_common.storage.durable_sqlite import open_durable
+from dexorder_common.storage.durable_sqlite import open_durable, turns
+from dexorder_common.storage.state_checks import Generation, describe_loss
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, Final, QueuedRow
 from dexorder_gateway.events.model import Contacts, EventKey
 from dexorder_gateway.events.store import schema
 
+log = structlog.get_logger(__name__)
 MAX_FORGOTTEN = 500
 MAX_SEQUENCE = 2**63 - 1
 Committed = Callable[[], bool]
@@ -44,9 +47,16 @@ class EventOutbox:
         epoch: Identifies the sequences of this file and of its copies; another file has another epoch.
     """
 
-    def __init__(self, db: sqlite3.Connection, committing: Executor) -> None:
-        """Use an open file, and a thread that commits while its own does something else; see `open_outbox`."""
+    def __init__(self, db: sqlite3.Connection, committing: Executor, generation: Generation | None = None) -> None:
+        """Use an open file, and a thread that commits while its own does something else; see `open_outbox`.
+
+        Args:
+            generation: Keeps the number of the last event that was accepted outside of the file as well.
+        """
         self._db = db
+        self._generation = generation
+        self.turn = turns()
+        """Held while this connection writes; another one that checkpoints holds it, too."""
         self._committing = committing
         (self.epoch,) = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
 
@@ -54,6 +64,8 @@ class EventOutbox:
         """Close the file."""
         self._committing.shutdown()
         self._db.close()
+        if self._generation is not None:
+            self._generation.close()
 
     def queued(self) -> Iterator[QueuedRow]:
         """Return all queued events, in the order in which they were accepted."""
@@ -135,6 +147,8 @@ class EventOutbox:
             rows = [(user_id, schema.contacts_text(each)) for user_id, each in (contacts or {}).items()]
             db.executemany(schema.SET_CONTACTS, rows)
             db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
+        if changes.accepted and self._generation is not None:
+            self._generation.note(last_number(self._db))
 
     def forget(self, ended_before_ns: int) -> int:
         """Delete at most `MAX_FORGOTTEN` events that ended before a time; return how many."""
@@ -158,24 +172,31 @@ class EventOutbox:
 
     @contextmanager
     def _transaction(self, meanwhile: Callable[[Committed], None] | None = None) -> Iterator[sqlite3.Connection]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._db
-            if meanwhile:
-                commit = self._committing.submit(self._db.execute, "COMMIT")
-                try:
-                    meanwhile(commit.done)
-                finally:
-                    commit.result()
-            else:
-                self._db.execute("COMMIT")
-        except BaseException:
-            self._db.rollback()
-            raise
+        with self.turn:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                if meanwhile:
+                    commit = self._committing.submit(self._db.execute, "COMMIT")
+                    try:
+                        meanwhile(commit.done)
+                    finally:
+                        commit.result()
+                else:
+                    self._db.execute("COMMIT")
+            except BaseException:
+                self._db.rollback()
+                raise
+
+
+def last_number(db: sqlite3.Connection) -> int:
+    """Return the number of the last event that was accepted; numbers are given once."""
+    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    return int(row[0]) if row else 0
 
 
 def open_outbox(path: Path) -> EventOutbox:
-    """Open or create the file of an outbox.
+    """Open or create the file of an outbox, and say if it has lost events.
 
     Raises:
         OSError: The file can't be opened.
@@ -184,7 +205,10 @@ def open_outbox(path: Path) -> EventOutbox:
     """
     db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
     try:
-        return EventOutbox(db, ThreadPoolExecutor(1, "outbox"))
+        generation = Generation(path)
+        if loss := describe_loss(path, last_number(db), generation.known()):
+            log.error(loss)
+        return EventOutbox(db, ThreadPoolExecutor(1, "outbox"), generation)
     except BaseException:
         db.close()
         raise

@@ -1,0 +1,70 @@
+"""Checks of a file of state at its start: damaged pages, and records that it had and no longer has.
+
+A file that was emptied, replaced by an older copy, or whose write-ahead log was cut is a valid file, which SQLite
+serves without a word. So a number grows with what was committed, in the file and in ``<file>.generation`` beside it.
+The number outside is written after the commit, without a sync: it is never ahead of the file, whatever is killed, and a
+file that is behind it has lost what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+CHECKED_BYTES = 512 * 2**20
+"""Largest file whose pages are checked at a start, which takes some seconds."""
+LAST_BACKUP = "last-backup"
+"""File of a suite's folder with the path of the newest archive that `dexorder backup` made of it."""
+_WIDTH = 20
+
+
+class Generation:
+    """The number outside of a file. One thread uses it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the number of a file, which is created with the first ``note``."""
+        self._path = path.with_name(f"{path.name}.generation")
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._file)
+
+    def known(self) -> int:
+        """Return the number; 0 if there is none."""
+        text = os.pread(self._file, _WIDTH, 0)
+        return int(text) if len(text) == _WIDTH and text.isdigit() else 0
+
+    def note(self, number: int) -> None:
+        """Keep the number of a commit that is on disk."""
+        os.pwrite(self._file, b"%0*d" % (_WIDTH, number), 0)
+
+
+def check_pages(db: sqlite3.Connection, most_bytes: int = CHECKED_BYTES) -> None:
+    """Raise sqlite3.DatabaseError if a page is damaged; a file is not checked if that would delay a start."""
+    (pages,), (page_bytes,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    if pages * page_bytes <= most_bytes:
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged: {' '.join(found.split())}")
+
+
+def describe_loss(path: Path, found: int, known: int) -> str:
+    """Return in one line that a file is older than what was committed to it, and what to do; empty if it is not."""
+    if found >= known:
+        return ""
+    return (
+        f"{path} is behind what was committed to it ({found:,} of {known:,}): it was emptied, cut or replaced by an "
+        f"older copy, and what was acknowledged since is lost; {restore_hint(path)}"
+    )
+
+
+def restore_hint(path: Path) -> str:
+    """Return how to get the newest backup of the folder of a file back."""
+    folder = path.absolute().parent
+    try:
+        archive = (folder / LAST_BACKUP).read_text().strip()
+    except OSError:
+        return "no backup of its folder is known (docs/operations.md, Backup and restore)"
+    return f"stop the suite, move {folder} away and run: dexorder restore {archive} --dir {folder}"

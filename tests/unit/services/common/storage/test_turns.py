@@ -1,0 +1,74 @@
+"""Connections of one file that take turns, where SQLite's WAL-reset bug could damage it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dexorder_common.storage import durable_sqlite
+from dexorder_common.storage.durable_sqlite import background_checkpoints, open_durable, turns
+from dexorder_gateway.events.delivery.changes import DeliveryChanges, QueuedRow
+from dexorder_gateway.events.store import outbox as outboxes
+from tests.unit.services.gateway.events.samples import event
+
+
+def test_old_versions_take_turns_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (sqlite3.sqlite_version_info >= (3, 51, 3)) == durable_sqlite.RESET_IS_SAFE
+    monkeypatch.setattr(durable_sqlite, "RESET_IS_SAFE", False)
+    with (turn := turns()):
+        assert not turn.acquire(blocking=False)  # type: ignore[attr-defined]
+    monkeypatch.setattr(durable_sqlite, "RESET_IS_SAFE", True)
+    with (turn := turns()), turn:
+        pass
+
+
+def test_no_checkpoint_runs_during_a_transaction_of_the_outbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_sqlite, "RESET_IS_SAFE", False)
+    monkeypatch.setattr(durable_sqlite, "CHECKPOINT_SECONDS", 0.001)
+    held, during = threading.Lock(), list[bool]()
+
+    class Watched:
+        """A turn that says whether the writer's transaction is open when a checkpoint gets it."""
+
+        def __init__(self, turn: Any) -> None:
+            self._turn = turn
+
+        def __enter__(self) -> None:
+            self._turn.__enter__()
+            during.append(held.locked())
+
+        def __exit__(self, *_: object) -> None:
+            self._turn.__exit__(None, None, None)
+
+    outbox = outboxes.open_outbox(tmp_path / "events.db")
+    with background_checkpoints(tmp_path / "events.db", Watched(outbox.turn)):
+        for number in range(50):
+            changes = DeliveryChanges()
+            changes.accepted.append(QueuedRow(event(f"e{number}"), 1, 2))
+
+            def meanwhile(committed: Any) -> None:
+                with held:
+                    while not committed():
+                        pass
+
+            outbox.write(changes, meanwhile=meanwhile)
+        while not during:
+            pass
+    outbox.close()
+    assert during and not any(during)
+
+
+def test_checkpoints_go_on_without_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_sqlite, "CHECKPOINT_SECONDS", 0.001)
+    db = open_durable(tmp_path / "state.db", ("CREATE TABLE t (n);",), newer="{} {}", large_wal=True)
+    with background_checkpoints(tmp_path / "state.db"):
+        db.execute("INSERT INTO t VALUES (1)")
+        with sqlite3.connect(tmp_path / "state.db") as other:
+            while other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1:] not in {(n, n) for n in range(100)}:
+                pass
+        other.close()
+    db.close()
