@@ -148,14 +148,10 @@ def _disk(options: SuiteOptions) -> Iterator[Finding]:
 
 def _sqlite(_: SuiteOptions) -> Iterator[Finding]:
     bug = (
-        ""
-        if RESET_IS_SAFE
-        else (
-            "; its WAL-reset bug (mended in 3.51.3) can't harm relay.db and events.db, whose connections take turns; for a "
-            "local catalog.db with many writers use a newer Python or a catalog on a server"
-        )
+        "; the connections of relay.db and events.db take turns because of its WAL-reset bug (mended in 3.51.3); for a "
+        "local catalog.db with many writers use a newer Python, or a catalog on a server"
     )
-    yield Finding("SQLite", True, f"{sqlite3.sqlite_version}{bug}")
+    yield Finding("SQLite", True, f"{sqlite3.sqlite_version}{'' if RESET_IS_SAFE else bug}")
 
 
 def _packages(_: SuiteOptions) -> Iterator[Finding]:
