@@ -17,7 +17,7 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_relay.reading import row_stream
 from tests.fakes.mesh_proxy import ResettingProxy
 from tests.fakes.tcp_proxy import StallingProxy
-from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, page, request, suite, until
+from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, free_port, page, request, suite, until
 from tests.unit.services.relay.realtime.test_live_rpc import push, running_job, trade
 from tests.unit.services.relay.triggers import test_trigger_rpc as triggers
 
@@ -120,3 +120,14 @@ async def test_a_stream_that_is_silent_is_opened_again(tmp_path: Path, monkeypat
             assert (await asyncio.wait_for(quiet, 60)).statuses, "of a new stream"
             await push(s, ipb.JobMarketData(job_id=job_id, trades=[trade(1)]))
             assert [each.trade_id for each in (await anext(updates)).trades] == ["1"]
+
+
+async def test_live_data_alone_goes_on_after_a_restart_of_the_relay(tmp_path: Path) -> None:
+    port = free_port()
+    async with AsyncClient(f"127.0.0.1:{port}") as client, aclosing(client.live(TICKER)) as updates:
+        async with suite(tmp_path, listen=f"127.0.0.1:{port}"):
+            assert (await anext(updates)).statuses
+        again = asyncio.ensure_future(anext(updates))
+        await asyncio.sleep(0.5)  # the address refuses connections, which ends only a first call
+        async with suite(tmp_path, listen=f"127.0.0.1:{port}"):
+            assert (await asyncio.wait_for(again, 60)).statuses

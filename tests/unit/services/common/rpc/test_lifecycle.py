@@ -90,3 +90,24 @@ async def test_connection_that_is_idle_is_closed(sent: bytes, monkeypatch: pytes
             with suppress(ConnectionResetError):
                 await reader.read()
         writer.close()
+
+
+async def test_a_connection_may_ping_each_second() -> None:
+    """A proxy does, on a connection without calls; the third ping that is too early would end the connection."""
+    ping, settings, goaway = 6, 4, 7
+    async with grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=0), lambda server: []) as running:
+        host, _, port = running.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, settings, 0, 0, 0, 0, 0]))
+        answered = 0
+        while answered < 5:
+            writer.write(bytes([0, 0, 8, ping, 0, 0, 0, 0, 0]) + answered.to_bytes(8))
+            kind = flags = None
+            while (kind, flags) != (ping, 1):
+                head = await asyncio.wait_for(reader.readexactly(9), 20)
+                await reader.readexactly(int.from_bytes(head[:3]))
+                kind, flags = head[3], head[4]
+                assert kind != goaway
+            answered += 1
+            await asyncio.sleep(1)
+        writer.close()
