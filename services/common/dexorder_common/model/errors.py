@@ -11,6 +11,8 @@ from typing import ClassVar
 
 AUTHORIZATION = "authorization"
 """Metadata with the caller's token, as ``Bearer TOKEN``."""
+OWN_AUTHORIZATION = "x-dexorder-token"
+"""Metadata with the token alone, beside a proxy's own use of AUTHORIZATION."""
 RETRY_AFTER = "retry-after-ms"
 """Name of the trailing metadata entry (or header) with the milliseconds after which the same call may succeed."""
 

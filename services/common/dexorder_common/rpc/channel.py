@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import grpc
 from grpc.aio import Metadata
@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import is_loopback, read_settings
-from dexorder_common.model.errors import AUTHORIZATION
+from dexorder_common.model.errors import AUTHORIZATION, OWN_AUTHORIZATION
 
 CLIENT_KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -27,6 +27,8 @@ CLIENT_KEEPALIVE = (
 )
 """Options of every channel: detect a dead server, and reconnect soon after a restart."""
 Option = tuple[str, Any]
+Entry = tuple[str, str]
+"""Name and value of metadata."""
 
 
 class ChannelSettings(BaseSettings):
@@ -49,6 +51,10 @@ class ChannelSettings(BaseSettings):
     """PEM file of our own key."""
     token: SecretStr | None = Field(default=None, validation_alias="DEXORDER_TOKEN")
     """Our token, for servers that require one; sent with every call."""
+    token_metadata: Literal["authorization", "x-dexorder-token"] = Field(
+        default="authorization", validation_alias="DEXORDER_TOKEN_METADATA"
+    )
+    """Metadata that carries our token; the second where a proxy uses ``authorization`` itself."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
     """Permit sending the token without TLS beyond loopback; for a mesh whose sidecar encrypts."""
 
@@ -98,12 +104,12 @@ def open_channel(
         ValueError: A setting is invalid, or a token would leave this machine without TLS.
         OSError: A file that the settings name can't be read.
     """
-    credentials, token = _security(address, settings)
+    credentials, entry = _security(address, settings)
     if credentials:
         return grpc.aio.secure_channel(
             address, credentials, options=_merged(options), interceptors=interceptors or None
         )
-    both = [*interceptors, *([kind(token) for kind in _AIO_INTERCEPTORS] if token else [])]
+    both = [*interceptors, *([kind(entry) for kind in _AIO_INTERCEPTORS] if entry else [])]
     return grpc.aio.insecure_channel(address, options=_merged(options), interceptors=both or None)
 
 
@@ -111,41 +117,54 @@ def open_sync_channel(
     address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
 ) -> grpc.Channel:
     """Return a blocking channel; see `open_channel`."""
-    credentials, token = _security(address, settings)
+    credentials, entry = _security(address, settings)
     if credentials:
         return grpc.secure_channel(address, credentials, options=_merged(options))
     channel = grpc.insecure_channel(address, options=_merged(options))
-    return grpc.intercept_channel(channel, _SyncToken(token)) if token else channel
+    return grpc.intercept_channel(channel, _SyncToken(entry)) if entry else channel
 
 
-def _security(address: str, settings: ChannelSettings | None) -> tuple[grpc.ChannelCredentials | None, str]:
-    """Return TLS credentials, which carry the token, or None and the token to send in plaintext, if any."""
+def _security(address: str, settings: ChannelSettings | None) -> tuple[grpc.ChannelCredentials | None, Entry | None]:
+    """Return TLS credentials, which carry the token, or None and the metadata to send in plaintext, if any."""
     settings = settings or read_settings(ChannelSettings)
     token = settings.token.get_secret_value() if settings.token else ""
+    is_own = settings.token_metadata == OWN_AUTHORIZATION
+    entry = ((OWN_AUTHORIZATION, token) if is_own else (AUTHORIZATION, f"Bearer {token}")) if token else None
     if not settings.tls_ca or address.startswith("unix:"):
         if token and not is_loopback(address) and not settings.allow_insecure:
             raise ValueError(
                 f"the token would go to {address} without TLS; "
                 f"set {settings.model_config['env_prefix']}TLS_CA or DEXORDER_ALLOW_INSECURE=1"
             )
-        return None, token
+        return None, entry
     credentials = grpc.ssl_channel_credentials(
         root_certificates=settings.tls_ca.read_bytes(),
         private_key=settings.tls_key.read_bytes() if settings.tls_key else None,
         certificate_chain=settings.tls_certificate.read_bytes() if settings.tls_certificate else None,
     )
-    if token:
-        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    return credentials, ""
+    if entry:
+        of_calls = grpc.metadata_call_credentials(_EveryCall(entry))
+        credentials = grpc.composite_channel_credentials(credentials, of_calls)
+    return credentials, None
 
 
 def _merged(options: Sequence[Option]) -> list[Option]:
     return list(dict((*CLIENT_KEEPALIVE, *options)).items())
 
 
+class _EveryCall(grpc.AuthMetadataPlugin):
+    """Adds one entry of metadata to each call of an encrypted channel."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        callback((self._entry,), None)
+
+
 class _Token:
-    def __init__(self, token: str) -> None:
-        self._entry = (AUTHORIZATION, f"Bearer {token}")
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
 
 
 class _AioToken(_Token):
@@ -171,7 +190,7 @@ class _StreamStream(_AioToken, grpc.aio.StreamStreamClientInterceptor):
     intercept_stream_stream = _AioToken._intercept  # type: ignore[assignment]
 
 
-_AIO_INTERCEPTORS: tuple[Callable[[str], Any], ...] = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
+_AIO_INTERCEPTORS: tuple[Callable[[Entry], Any], ...] = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
 
 
 class _Details(NamedTuple):

@@ -1,8 +1,9 @@
-"""Identity of callers: a token or client certificate names the caller, the callers file gives it a role and quotas.
+"""Identity of callers: a token, client certificate or proxy names the caller, the callers file gives role and quotas.
 
     callers:
       - client_id: desk-1
         sha256: 2cf24dba5fb0a30e...        # hash of its token; a list during rotation; absent: certificate only
+        uri: spiffe://cluster.local/ns/quant/sa/desk   # its name in a mesh; or a list
         role: client                       # client, ingestor, pipeline or admin
         quota: {unfinished_requests: 20}   # overrides the service's limits
 
@@ -21,13 +22,15 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 import yaml
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from dexorder_common.model.errors import AUTHORIZATION, NotAllowed, Unauthenticated
+from dexorder_common.model.errors import AUTHORIZATION, OWN_AUTHORIZATION, NotAllowed, Unauthenticated
 from dexorder_common.storage.watched_file import FileModel, WatchedFile, read_yaml
 
 OPEN_SERVICES = frozenset(
@@ -38,6 +41,13 @@ OPEN_SERVICES = frozenset(
     }
 )
 """Services that need no identity; a setting turns the last two off."""
+
+
+FORWARDED_CERTIFICATE = "x-forwarded-client-cert"
+"""Metadata in which Envoy passes on what it has verified of the caller's certificate."""
+Mode = Literal["token", "certificate", "forwarded"]
+"""Proof of identity."""
+Network = IPv4Network | IPv6Network
 
 
 class Role(StrEnum):
@@ -106,6 +116,7 @@ class _Entry(FileModel):
         tuple[Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{64}$")], ...],
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     ] = ()
+    uri: _Names = ()
     role: Role = Role.CLIENT
     quota: Quota = NO_QUOTA
     users: _Names = ()
@@ -122,6 +133,7 @@ class Callers:
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._by_name: dict[str, Caller] = {}
         self._by_hash: dict[str, Caller] = {}
+        self._by_uri: dict[str, Caller] = {}
         for entry in entries:
             users, topics = frozenset(entry.users), frozenset(entry.topics)
             caller = Caller(entry.client_id, entry.role, entry.quota, users, topics)
@@ -132,6 +144,10 @@ class Callers:
                 if digest in self._by_hash:
                     raise ValueError(f"a token of client_id {caller.client_id!r} has two entries")
                 self._by_hash[digest] = caller
+            for uri in entry.uri:
+                if uri in self._by_uri:
+                    raise ValueError(f"uri {uri!r} of client_id {caller.client_id!r} has two entries")
+                self._by_uri[uri] = caller
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -143,6 +159,10 @@ class Callers:
             if hmac.compare_digest(known, digest):
                 found = caller
         return found
+
+    def by_uri(self, uri: str) -> Caller | None:
+        """Return the caller that a mesh calls so: by the ``uri`` of its entry, or by a client_id that is the URI."""
+        return self._by_uri.get(uri) or self._by_name.get(uri)
 
     def by_name(self, name: str) -> Caller | None:
         """Return the caller with this client_id."""
@@ -171,10 +191,12 @@ class Admission:
     ``lifecycle.grpc_server`` creates it; ``roles`` and ``own_identity`` are its arguments of the same names.
     """
 
-    mode: Literal["token", "certificate"]
+    mode: Mode
     file: WatchedFile[Callers]
     roles: Mapping[str, Collection[Role]]
     own_identity: Collection[str]
+    proxies: Collection[Network] = ()
+    """Networks of the proxies that may name a caller; loopback may always."""
 
     def admit(self, service: str, context: Any) -> None:
         """Admit one call and make its caller the task's ``current_caller``.
@@ -204,12 +226,66 @@ class Admission:
         callers = self.file.current()
         if self.mode == "token":
             caller, unknown = callers.by_token(bearer_token(context)), "the token"
+        elif self.mode == "forwarded":
+            uri = self._forwarded_uri(context)
+            caller, unknown = callers.by_uri(uri), f"the mesh's name {uri[:256]!r}"
         else:
             name = certificate_name(context.auth_context())
             caller, unknown = callers.by_name(name), f"the certificate's name {name[:64]!r}"
         if caller is None:
             raise Unauthenticated(f"{unknown} is not known")
         return caller
+
+    def _forwarded_uri(self, context: Any) -> str:
+        """Return the URI that a proxy gives as the caller's."""
+        peer = peer_address(context.peer())
+        if peer is None or not (peer.is_loopback or any(peer in network for network in self.proxies)):
+            raise Unauthenticated(f"the call is from {context.peer()[:64]}, which is no proxy that may name a caller")
+        entries = [str(value) for key, value in context.invocation_metadata() or () if key == FORWARDED_CERTIFICATE]
+        return forwarded_uri(",".join(entries))
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Return the networks of a list with commas; ValueError for one that is none."""
+    return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
+
+
+def peer_address(peer: str) -> IPv4Address | IPv6Address | None:
+    """Return the address of a peer as gRPC or our HTTP server writes it; None if it has none."""
+    kind, _, rest = unquote(peer).partition(":")
+    host = rest if kind == "http" else rest.rpartition(":")[0]
+    try:
+        found = ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def forwarded_uri(header: str) -> str:
+    """Return the URI in the last element of `FORWARDED_CERTIFICATE`: each proxy on the way appends whom it saw.
+
+    Raises:
+        Unauthenticated: There is no element, or the last one has not one URI.
+    """
+    last = _split(header, ",")[-1]
+    uris = [value for name, _, value in (each.partition("=") for each in _split(last, ";")) if name.lower() == "uri"]
+    if len(uris) != 1 or not uris[0]:
+        raise Unauthenticated(f"{len(uris)} URIs in the last element of {FORWARDED_CERTIFICATE}; a proxy must set one")
+    return uris[0].strip('"')
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Return the parts of a text between marks outside of quotation marks; a backslash keeps the next character."""
+    parts, quoted, escaped = [""], False, False
+    for character in text:
+        if character == mark and not quoted:
+            parts.append("")
+            continue
+        parts[-1] += character
+        if character == '"' and not escaped:
+            quoted = not quoted
+        escaped = character == "\\" and not escaped
+    return [part.strip() for part in parts]
 
 
 def trusted_socket(context: Any) -> bool:
@@ -218,11 +294,16 @@ def trusted_socket(context: Any) -> bool:
 
 
 def bearer_token(context: Any) -> str:
-    """Return the bearer token in a call's metadata.
+    """Return the token in a call's metadata: that of `OWN_AUTHORIZATION` if there is one, else the bearer token.
 
     Raises:
         Unauthenticated: There is no token, more than one, or it is malformed.
     """
+    own = [value for key, value in context.invocation_metadata() or () if key == OWN_AUTHORIZATION]
+    if len(own) > 1:
+        raise Unauthenticated(f"{len(own)} tokens in the metadata {OWN_AUTHORIZATION!r}; send one")
+    if own:
+        return str(own[0]).strip()
     values = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
     if len(values) != 1:
         raise Unauthenticated(f"{len(values)} tokens; send one, as metadata '{AUTHORIZATION}: Bearer TOKEN'")

@@ -30,7 +30,7 @@ from dexorder_common import logs, tracing
 from dexorder_common.config import BadSettings, split_address
 from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, read_callers
+from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, parse_networks, read_callers
 from dexorder_common.rpc.policy import Admit, InternalText
 from dexorder_common.rpc.server_info import add_server_info
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor
@@ -146,7 +146,8 @@ async def grpc_server(
     admit, calls = None, CallMetrics(registry)
     if settings.identity != "none" and settings.tokens:
         callers = WatchedFile(settings.tokens, "callers", read_callers)
-        admit = Admission(settings.identity, callers, roles or {}, own_identity).admit
+        proxies = parse_networks(settings.forwarded_from)
+        admit = Admission(settings.identity, callers, roles or {}, own_identity, proxies).admit
     server = grpc.aio.server(
         interceptors=[
             *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import is_loopback
-from dexorder_common.rpc.identity import read_callers
+from dexorder_common.rpc.identity import parse_networks, read_callers
 from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS
 
 
@@ -36,8 +36,10 @@ class ServiceSettings(BaseSettings):
     """PEM file of the server's key."""
     tls_client_ca: Path | None = None
     """PEM file of the authority that signs client certificates; turns mutual TLS on."""
-    identity: Literal["none", "token", "certificate"] = "none"
-    """Proof of identity that callers need: none, a token, or a client certificate."""
+    identity: Literal["none", "token", "certificate", "forwarded"] = "none"
+    """Proof of identity that callers need: none, a token, a client certificate, or the name that a proxy forwards."""
+    forwarded_from: str = ""
+    """Networks, with commas, of proxies beyond loopback that may forward a caller's name."""
     tokens: Path | None = None
     """YAML file of the callers with token hashes and roles; read again when it changes."""
     introspection: bool = True
@@ -61,18 +63,27 @@ class ServiceSettings(BaseSettings):
             raise ValueError(f"can't be read: {error.strerror}") from None
         return tokens
 
+    @field_validator("forwarded_from")
+    @classmethod
+    def _networks(cls, networks: str) -> str:
+        parse_networks(networks)
+        return networks
+
     @model_validator(mode="after")
     def _safe_by_default(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
         if (self.identity == "none") != (self.tokens is None):
-            raise ValueError("tokens and identity (token or certificate) go together")
+            raise ValueError("tokens and identity (token, certificate or forwarded) go together")
+        if self.forwarded_from and self.identity != "forwarded":
+            raise ValueError("forwarded_from needs identity forwarded")
         if self.identity == "certificate" and not (self.tls_certificate and self.tls_client_ca):
             raise ValueError("identity certificate needs tls_certificate, tls_key and tls_client_ca")
         if self.tls_client_ca and not self.tls_certificate:
             raise ValueError("tls_client_ca needs tls_certificate")
         exposed = [f"{a}{self.source_of(a)}" for a in self.exposed_addresses() if not is_loopback(a)]
-        if exposed and not self.allow_insecure:
+        # With identity forwarded, only a proxy beside this process, or of the list, may call.
+        if exposed and not self.allow_insecure and self.identity != "forwarded":
             raise ValueError(
                 f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
             )

@@ -14,7 +14,14 @@ import grpc
 from google.protobuf.message import Message
 
 from dexorder_common.clock import SystemClock
-from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
+from dexorder_common.model.errors import (
+    AUTHORIZATION,
+    OWN_AUTHORIZATION,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    SuiteError,
+)
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
 from dexorder_common.rpc.field_rules import check_request
 from dexorder_common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
@@ -166,5 +173,5 @@ class ContactService(rpc.ContactServiceServicer):
     def _is_staff(self, context: Context) -> bool:
         if caller := current_caller():
             return caller.role in STAFF
-        has_token = any(key == "authorization" for key, _ in context.invocation_metadata() or ())
+        has_token = any(key in (AUTHORIZATION, OWN_AUTHORIZATION) for key, _ in context.invocation_metadata() or ())
         return not has_token and (not self._identity or trusted_socket(context))

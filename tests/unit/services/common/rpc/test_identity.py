@@ -68,6 +68,7 @@ def write_callers(path: Path, *entries: Mapping[str, Any]) -> Path:
         ("callers: [{client_id: a, quota: {s3cret: 1}}]", r"callers\.0\.quota"),
         ("callers: [{client_id: a}, {client_id: a}]", "'a' has two entries"),
         (f"callers: [{{client_id: a, sha256: {HASH}}}, {{client_id: b, sha256: {HASH}}}]", "token of client_id 'b'"),
+        ("callers: [{client_id: a, uri: u}, {client_id: b, uri: [u]}]", "uri 'u' of client_id 'b' has two entries"),
         ("callers: [\n{client_id: s3cret-value", "not YAML, line"),
         ("callers: [{client_id: \x00s3cret-value}]", "not YAML"),
     ],
@@ -443,3 +444,153 @@ def test_listening_beyond_loopback_needs_tls_and_identity(
     else:
         with pytest.raises(SystemExit, match=problem):
             load_settings(ServiceSettings, **given)
+
+
+# ---- names that a proxy forwards -----------------------------------------------------------------------------------
+
+DESK = "spiffe://cluster.local/ns/quant/sa/desk"
+SPARK = "spiffe://cluster.local/ns/dexorder/sa/spark"
+
+
+def element(uri: str, *more: str) -> str:
+    """Return an element of x-forwarded-client-cert as Envoy writes it."""
+    return ";".join(("By=spiffe://cluster.local/ns/a/sa/relay", f"Hash={HASH}", 'Subject=""', f"URI={uri}", *more))
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (element(DESK), DESK),
+        (f"{element(SPARK)},{element(DESK)}", DESK),
+        (f'By=x;Subject="CN=a,URI={SPARK};O=\\"b\\"";URI={DESK};DNS=desk', DESK),
+        (f'uri="{DESK}"', DESK),
+        (f'Subject="CN=\\\\";URI={DESK}', DESK),
+    ],
+)
+def test_the_last_proxy_names_the_caller(header: str, found: str) -> None:
+    assert identity.forwarded_uri(header) == found
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "By=x;Hash=y",
+        f"URI={DESK};URI={SPARK}",
+        f"{element(DESK)},",
+        f"{element(DESK)},By=x;Hash=y",
+        "URI=",
+        f'Subject="CN=a;URI={DESK}',
+    ],
+)
+def test_a_header_without_one_name_names_nobody(header: str) -> None:
+    with pytest.raises(Unauthenticated, match="URIs in the last element of x-forwarded-client-cert"):
+        identity.forwarded_uri(header)
+
+
+class Call:
+    """A call as a transport shows it."""
+
+    def __init__(self, peer: str, *entries: tuple[str, str]) -> None:
+        self._peer, self._entries = peer, entries
+
+    def peer(self) -> str:
+        return self._peer
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+        return self._entries
+
+
+@pytest.mark.parametrize(
+    ("peer", "may"),
+    [
+        ("ipv4:127.0.0.1:5000", True),
+        ("ipv4:127.0.0.6:5000", True),  # as Istio's sidecar calls
+        ("ipv6:%5B::1%5D:5000", True),
+        ("ipv6:[::ffff:127.0.0.1]:5000", True),
+        ("http:127.0.0.1", True),
+        ("http:::1", True),
+        ("ipv4:10.1.2.3:5000", True),
+        ("ipv4:10.2.2.3:5000", False),
+        ("http:10.2.2.3", False),
+        ("ipv6:[::ffff:10.2.2.3]:5000", False),
+        ("ipv6:[fe80::1]:5000", False),
+        ("nonsense", False),
+    ],
+)
+def test_only_a_proxy_may_name_a_caller(peer: str, may: bool, tmp_path: Path) -> None:
+    path = write_callers(tmp_path / "callers.yaml", {"client_id": "desk", "uri": DESK})
+    file = WatchedFile(path, "callers", read_callers)
+    networks = identity.parse_networks("10.1.0.0/16")
+    admission = identity.Admission("forwarded", file, {NAME: (Role.CLIENT,)}, (), networks)
+    call = Call(peer, ("x-forwarded-client-cert", element(SPARK)), ("x-forwarded-client-cert", element(DESK)))
+    if may:
+        admission.admit(NAME, call)
+        caller = current_caller()
+        assert caller is not None and caller.client_id == "desk"
+    else:
+        with pytest.raises(Unauthenticated, match="which is no proxy that may name a caller"):
+            admission.admit(NAME, call)
+
+
+async def test_callers_of_a_mesh_have_their_own_name_and_role(tmp_path: Path) -> None:
+    desk, spark = {"client_id": "desk", "uri": [DESK, "spiffe://other"]}, {"client_id": SPARK, "role": "ingestor"}
+    path = write_callers(tmp_path / "callers.yaml", desk, spark)
+    async with (
+        serve(identity="forwarded", tokens=path) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        stub: Any = RelayStubs(channel)
+
+        async def answer(*headers: str) -> str | grpc.StatusCode:
+            metadata = [("x-forwarded-client-cert", header) for header in headers]
+            try:
+                found = await stub.rows.GetCatalog(rows_pb.GetCatalogRequest(), metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+            return str(found.name)
+
+        assert await answer(element(DESK)) == "desk client"
+        assert await answer(element("spiffe://other")) == "desk client"
+        assert await answer(element(SPARK), element(DESK)) == "desk client", "forged ones stand before"
+        assert await answer(element(DESK), element(SPARK)) is FORBIDDEN
+        assert await answer(element(DESK), element("spiffe://stranger")) is REFUSED
+        assert await answer() is REFUSED
+
+
+def test_forwarded_identity_needs_no_tls_and_a_list_of_proxies_needs_it(tmp_path: Path) -> None:
+    path = write_callers(tmp_path / "callers.yaml", {"client_id": "desk", "uri": DESK})
+    ServiceSettings(listen="0.0.0.0:1", identity="forwarded", tokens=path, forwarded_from="10.0.0.0/8, ::1/128")
+    for wrong, text in (
+        ({"identity": "forwarded", "tokens": path, "forwarded_from": "10.0.0.0/40"}, "10.0.0.0/40"),
+        (
+            {"identity": "token", "tokens": path, "forwarded_from": "10.0.0.0/8"},
+            "forwarded_from needs identity forwarded",
+        ),
+        ({"identity": "forwarded"}, "tokens and identity"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            ServiceSettings(listen="127.0.0.1:1", **wrong)
+
+
+def test_our_token_has_its_own_metadata_beside_that_of_a_mesh() -> None:
+    jwt, own = ("authorization", "Bearer a.b.c"), ("x-dexorder-token", "sesame")
+    assert identity.bearer_token(Call("", jwt, own)) == "sesame"
+    assert identity.bearer_token(Call("", own)) == "sesame"
+    assert identity.bearer_token(Call("", jwt)) == "a.b.c"
+    with pytest.raises(Unauthenticated, match="2 tokens in the metadata 'x-dexorder-token'"):
+        identity.bearer_token(Call("", own, own))
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "tls"])
+async def test_a_client_sends_its_token_in_our_metadata(secure: bool, tmp_path: Path) -> None:
+    path = write_callers(tmp_path / "callers.yaml", {"client_id": "desk", "token": "sesame"})
+    pair = (authority := Authority(tmp_path)).server()
+    tls = {"tls_certificate": pair.certificate, "tls_key": pair.key} if secure else {}
+    given: dict[str, Any] = {"token": "sesame", "token_metadata": "x-dexorder-token"}
+    async with serve(identity="token", tokens=path, **tls) as running:
+        settings = ChannelSettings(tls_ca=authority.ca if secure else None, **given)
+        async with open_channel(running.address, settings) as channel:
+            stub: Any = RelayStubs(channel)
+            mesh = [("authorization", "Bearer a.b.c")]
+            assert (await stub.rows.GetCatalog(rows_pb.GetCatalogRequest(), metadata=mesh)).name == "desk client"
