@@ -270,7 +270,7 @@ END
         (
             Run("# each server", by=MUTUAL_TLS, prints="refused as it has no certificate"),
             Read("callers:", readers.callers),
-            Read("callers:", readers.callers),
+            Read("callers:", readers.callers_of_a_mesh),
         )
     ),
     "docs/spark-source.md": Page(

@@ -37,6 +37,13 @@ def callers(text: str, folder: Path) -> None:
     assert found.by_token("bar") is found.by_token("baz") is found.by_name("ingestor-a") is not None
 
 
+def callers_of_a_mesh(text: str, folder: Path) -> None:
+    """Read callers with their names in a mesh."""
+    found = read_callers(written(text, folder))
+    assert found.by_uri("spiffe://cluster.local/ns/quant/sa/desk") is found.by_name("desk-1") is not None
+    assert found.by_uri("spiffe://cluster.local/ns/dexorder/sa/ingestor") is found.by_name("ingestor-a") is not None
+
+
 def containers(text: str, folder: Path) -> None:
     """Read containers with a key in place of the words."""
     key = read_public_key(make_keys(folder, "alice-bot")[1]).decode()
