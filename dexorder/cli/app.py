@@ -338,16 +338,29 @@ def coverage(
     until: Until = None,
     detail: Annotated[bool, typer.Option("--detail", help="Also print the pages behind the ranges")] = False,
     why: Annotated[
-        bool, typer.Option("--why", help="Show what is known of the candle at TIME, and from where")
+        bool, typer.Option("--why", help="Show what is known of the candle or trades at TIME, and from where")
     ] = False,
+    days: Annotated[
+        bool, typer.Option("--days", help="Show the state of each day: proven, provisional, missing or not asked")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="With --days: write a calendar to this SVG file")
+    ] = None,
     as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
     """Show which ranges of a series the table covers, and the holes between them."""
     from dexorder.cli.history import queries as command
 
-    if why != (time is not None) or (why and (since or until or detail)):
-        raise typer.BadParameter("--why and TIME go together, without --since, --until and --detail")
+    if why != (time is not None) or (why and (since or until or detail or days)):
+        raise typer.BadParameter("--why and TIME go together, without --since, --until, --detail and --days")
+    if (picture and not days) or (days and detail):
+        raise typer.BadParameter("--picture goes with --days, and --detail does not")
+    if days:
+        from dexorder.cli.history.days import coverage_days
+
+        coverage_days(ticker, period, since, until, picture, as_json, relay)
+        return
     if time is not None:
         from dexorder.cli.history.why import why as explain
 

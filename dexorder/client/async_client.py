@@ -254,6 +254,7 @@ class AsyncClient:
     funding = forwarded(lambda self: self._funding, AsyncPoints.fetch)
     catalog = forwarded(lambda self: self.rows, AsyncTableRows.catalog)
     coverage = forwarded(lambda self: self.series, AsyncSeries.coverage)
+    coverage_days = forwarded(lambda self: self.series, AsyncSeries.days)
     verify = forwarded(lambda self: self.series, AsyncSeries.verify)
     start_realtime = forwarded(lambda self: self.realtime, AsyncRealtime.start)
     stop_realtime = forwarded(lambda self: self.realtime, AsyncRealtime.stop)

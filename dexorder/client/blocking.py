@@ -130,6 +130,7 @@ class BlockingSeries(BlockingPart[AsyncSeries]):
     """Coverage of the series; see AsyncSeries."""
 
     coverage = waiting(AsyncSeries.coverage)
+    days = waiting(AsyncSeries.days)
     verify = waiting(AsyncSeries.verify)
 
 
@@ -239,6 +240,7 @@ class Client(BlockingPart[AsyncClient]):
     funding = waiting(AsyncClient.funding)
     catalog = waiting(AsyncClient.catalog)
     coverage = waiting(AsyncClient.coverage)
+    coverage_days = waiting(AsyncClient.coverage_days)
     verify = waiting(AsyncClient.verify)
     start_realtime = waiting(AsyncClient.start_realtime)
     stop_realtime = waiting(AsyncClient.stop_realtime)

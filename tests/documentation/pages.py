@@ -240,6 +240,7 @@ END
     "docs/protocol.md": Page((Run("python -m dexorder_common.messaging.curve"),)),
     "docs/reading-the-data.md": Page(
         (
+            Run("from dexorder import Client", then="assert len(days.days) == 31"),
             Run("from dexorder import Client", then="assert rows.num_rows == 30"),
             Run("with Client() as client:", then="assert batches > 0"),
             Run("from pyiceberg.catalog", then="assert arrow.num_rows == newest.to_arrow().num_rows == 30"),

@@ -1,4 +1,4 @@
-"""``dexorder coverage --why``: the facts about one candle, and their sources."""
+"""``dexorder coverage --why``: the facts about one candle, or about the trades of one moment, and their sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from dexorder.cli.history.queries import find_coverage
 from dexorder.cli.terminal import output
-from dexorder.client.inputs import read_part
+from dexorder.client.inputs import covered_dataset, read_part
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage
 from dexorder_common.model.periods import PERIODS, next_open
 from dexorder_common.model.proof import Proof, ProofKind, proofs_of
@@ -23,12 +23,27 @@ _KINDS = {
 }
 
 
+_RANGES = {
+    CoverageKind.ROWS: "all rows of this time are in the table",
+    CoverageKind.EMPTY: "the exchange has no row there",
+    CoverageKind.PROVISIONAL: "the exchange has had no row there so far; it is queried again",
+    CoverageKind.PROVISIONAL_ROWS: "the table has what is known, but only one source says that nothing is missing",
+    CoverageKind.MISSING: "not known: nothing that counts covers this time",
+}
+"""The same of a dataset without periods."""
+
+
 def why(ticker: str, period: str, time: str, as_json: bool, relay: str | None) -> None:
-    """Print whether a candle is stored, absent or unknown, and the pages that say so."""
-    seconds, open_ns, _ = read_part(period, time, None)
+    """Print whether a candle, or the rows of a time, are stored, absent or unknown, and the pages that say so."""
+    dataset = covered_dataset(period)
+    seconds, open_ns, _ = read_part(period, time, None, dataset=dataset)
     assert open_ns is not None
-    span = TimeRange(open_ns, next_open(open_ns, seconds))
-    found = asyncio.run(find_coverage(ticker, seconds, span.start_ns, span.end_ns, detail=True, relay=relay))
+    span = TimeRange(open_ns, next_open(open_ns, seconds) if dataset.has_periods else open_ns + 1)
+    found = asyncio.run(
+        find_coverage(
+            ticker, seconds if dataset.has_periods else period, span.start_ns, span.end_ns, detail=True, relay=relay
+        )
+    )
     kind = kind_of(found, span)
     pages = [page for page in found.pages if page.span.overlaps(span)]
     if as_json:
@@ -37,8 +52,9 @@ def why(ticker: str, period: str, time: str, as_json: bool, relay: str | None) -
         return
     out = output.stdout()
     repeated = kind is CoverageKind.EMPTY and not any(is_final(page, span) for page in pages)
-    said = f"{_KINDS[kind]}{', as a later query has confirmed' * repeated}"
-    out.print(f"{ticker} {PERIODS[seconds]} {iso(open_ns)}: {said}")
+    kinds = _KINDS if dataset.has_periods else _RANGES
+    said = f"{kinds[kind]}{', as a later query has confirmed' * repeated}"
+    out.print(f"{ticker} {PERIODS.get(seconds, dataset.name)} {iso(open_ns)}: {said}")
     for page in sorted(pages, key=lambda page: page.committed_ns):
         out.print(f"- {page_text(page, span)}")
 
