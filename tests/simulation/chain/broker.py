@@ -72,15 +72,6 @@ class RouterSocket:
         wire.to_ingestor(frames[1:])
 
 
-class SilentMonitor:
-    """A monitor that never reports."""
-
-    async def recv_multipart(self) -> list[bytes]:
-        """Wait for ever."""
-        never: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        return await never
-
-
 class Wire:
     """One connection."""
 

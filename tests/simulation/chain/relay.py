@@ -25,7 +25,6 @@ from dexorder_relay.start import empty_state, load
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import Store
-from tests.simulation.chain.broker import SilentMonitor
 from tests.simulation.chain.parts import Parts
 from tests.simulation.chain.rpc import serve
 from tests.simulation.exchange.history import LISTED
@@ -72,11 +71,11 @@ class Relay:
         engine = self.engine = RelayEngine(context, registry, retraction_log, UdfRegistry({}), none, none)
         self._serve(process, engine)
         socket = parts.wires.bind(process)
-        broker = Broker(socket, cast(Any, SilentMonitor()), _METRICS, "", UnreadBytes())
+        broker = Broker(socket, cast(Any, None), _METRICS, "", UnreadBytes())
         async with asyncio.TaskGroup() as tasks:
             context.tasks = tasks
             tasks.create_task(engine.dispatcher.run(broker))
-            tasks.create_task(broker.run(engine.dispatcher))
+            tasks.create_task(broker._receive_frames(engine.dispatcher))  # its other tasks watch sockets
             tasks.create_task(engine.upkeep.run(TICK_SECONDS))
             tasks.create_task(engine.rechecker.run(RECHECK_SECONDS))
             tasks.create_task(_fail_stop(store))

@@ -8,7 +8,7 @@ from dexorder_gateway.events.ingress import unsent_acks
 from tests.simulation import event_window, events, zmq_wires
 from tests.simulation.run import Broken
 
-SEEDS = range(40)
+SEEDS = range(96)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
@@ -21,6 +22,12 @@ from tests.unit.services.ingestor.conftest import FAST
 _METRICS = IngestorMetrics(CollectorRegistry())
 
 
+@cache
+def _settings_of(**settings: Any) -> IngestorSettings:
+    """Return settings, which take longer to read than most of these tests take."""
+    return IngestorSettings(**settings)
+
+
 class OneVenue:
     """An exchange with one market; a subclass has ``dialect``, and the answers to queries."""
 
@@ -29,7 +36,7 @@ class OneVenue:
 
     def __init__(self, agreement: Agreement, *, now_ns: int, **settings: Any) -> None:
         self.clock_ns = now_ns
-        self.settings = IngestorSettings(**{**FAST, "closing_lag_seconds": 0, **settings})
+        self.settings = _settings_of(**{**FAST, "closing_lag_seconds": 0, **settings})
         self.metrics = _METRICS
         self.agreement = agreement
         self.absences = KnownAbsences()
