@@ -40,7 +40,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help="Complete, verified market history in Iceberg, and delivery of user events.",
 )
 app.add_typer(deferred_group("dexorder.cli.history.queries", help="List, show and cancel requests."), name="requests")

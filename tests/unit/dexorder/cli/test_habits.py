@@ -271,3 +271,11 @@ press dexorder history BTC/USDT.SIM 15
     lines = run.stdout.splitlines()
     assert lines[0] == "history" and lines[1] == "RUNNING" and lines[3:] == AFTER_PERIODS, run.stdout
     assert {"1m", "1h", "1d", "1w"} <= set(lines[2].split())
+
+
+def test_help_takes_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = dexorder("--help").stdout
+    assert "..." not in wide and max(map(len, wide.splitlines())) <= 120
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, dexorder("--help").stdout.splitlines())) <= 60
