@@ -69,7 +69,7 @@ class Writer:
         self._disk = disk
         self._process = process
         self._batches = GivenBatches()
-        self.failed = self._batches.failed
+        self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
         self._waiting: list[Work] = []
         self._syncing: asyncio.Task[None] | None = None
 

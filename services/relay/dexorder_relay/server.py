@@ -23,7 +23,7 @@ from dexorder_common.exchanges import load_exchanges
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.rpc.lifecycle import grpc_server, stop_signal
+from dexorder_common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from dexorder_relay.access import ROLES
 from dexorder_relay.broker.router import open_broker
 from dexorder_relay.config import RelaySettings
@@ -38,7 +38,7 @@ from dexorder_relay.service.services import register
 from dexorder_relay.start import empty_state, load
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
-from dexorder_relay.store.database import open_store
+from dexorder_relay.store.database import Store, open_store
 from dexorder_relay.store.loading import read_udfs
 
 log = structlog.get_logger(__name__)
@@ -98,12 +98,24 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                 add = partial(register, engine=engine)
                 async with grpc_server(settings, add, registry=registry, roles=ROLES, trace_roots=ROOTS) as server:
                     await server.set_serving(True)
+                    work.append(tasks.create_task(_report_space(store, server)))
                     try:
                         yield RunningRelay(server.address, broker.address, server.leave)
                     finally:
                         context.signals.close()  # progress and notification streams have no end of their own
                 for task in work:
                     task.cancel()
+
+
+async def _report_space(store: Store, server: RunningServer) -> None:
+    """Say NOT_SERVING while the disk is full."""
+    while True:
+        await store.full.wait()
+        log.error("the disk of the database is full; nothing is accepted until it has space, nothing answered is lost")
+        await server.set_serving(False)
+        await store.space.wait()
+        log.info("the disk has space again")
+        await server.set_serving(True)
 
 
 def _open(catalog: CatalogSettings) -> Catalog:

@@ -79,7 +79,7 @@ class SyncedWriter:
 
     def __init__(self, disk: sqlite3.Connection, random: Random) -> None:
         self._batches = GivenBatches()
-        self.failed = self._batches.failed
+        self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
         self.connection = disk
         self._disk = disk
         self._random = random

@@ -82,6 +82,7 @@ class RealtimeJobs:
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was used for another subscription")
             await context.store.commit(())  # the first one, given before, is on disk then
             return False
+        context.store.check_space()
         context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         context.quotas.subscribe(caller, self._owned(wanted.client_id))
         changes = Changes()

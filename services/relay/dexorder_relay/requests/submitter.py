@@ -36,15 +36,17 @@ class Submitter:
 
         Raises:
             InvalidRequest: A field cannot be answered, or the id belongs to another request.
-            Exhausted: A quota of the caller is used up; nothing is stored.
+            Exhausted: A quota of the caller is used up, or the disk is full; nothing is answered from it.
             Unavailable: The store cannot be written; the caller may try again.
         """
+        self._context.store.check_space()
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
         check(request, self._context.venues, self._context.settings.max_request_periods)
         return await self._submit(request, caller)
 
     async def submit_for_exchange(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
         """Accept a request for a dataset that concerns a whole exchange, as ``submit``."""
+        self._context.store.check_space()
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
         check_exchange(request, self._context.venues)
         return await self._submit(request, caller)
@@ -167,7 +169,7 @@ class Submitter:
         for each in requests:
             self._unsaved[each.request_id] = saved
             saved.add_done_callback(partial(self._saved, each.request_id))
-        await asyncio.shield(saved)  # callers with the same id wait for it too
+        await context.store.durable(saved)  # callers with the same id wait for it too
         context.wake.set()
         self._completion.check_ready(accepted)
 

@@ -29,6 +29,7 @@ class UdfRpcs:
     async def StartUdf(self, request: pb.StartUdfRequest, _: object) -> pb.StartUdfResponse:
         """Start a UDF; a command of its own needs an admin."""
         caller, name, context = current_caller(), request.udf.name, self.engine.context
+        context.store.check_space()
         context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         self._check_owner(caller, name)
         definition = None if messages.names_only(request.udf) else messages.decode_definition(request.udf)
@@ -56,6 +57,7 @@ class UdfRpcs:
     async def StopUdf(self, request: pb.StopUdfRequest, _: object) -> pb.StopUdfResponse:
         """Stop a UDF."""
         caller, context = current_caller(), self.engine.context
+        context.store.check_space()
         context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         self._check_owner(caller, request.name)
         made = self.engine.udfs.stop(request.name)

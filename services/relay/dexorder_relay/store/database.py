@@ -20,7 +20,7 @@ from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Retraction
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.dispatch_id import number_of
-from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.errors import Exhausted, InvalidRequest
 from dexorder_common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.storage.durable_sqlite import open_durable
@@ -52,6 +52,8 @@ P = ParamSpec("P")
 Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
 OpenWriter: TypeAlias = Callable[[Path, OnCommit | None], Writer]
 FORGOTTEN_AT_ONCE = 500
+NO_SPACE = "the disk of the relay's database is full; repeat the call when it has space"
+RETRY_SECONDS = 5.0
 _FINISHED = RequestState.FINISHED
 _OLDEST = "SELECT {0} FROM {1} WHERE {2} < ? ORDER BY {2}, sequence LIMIT ?"
 _ENDED = _OLDEST.format("request_id", "requests", "completed_ns")
@@ -105,7 +107,23 @@ class Store:
         with connection:
             advance_sequences(connection, time.time_ns() if now_ns is None else now_ns)
         self.epoch = epoch_of(connection)
-        self.failed = self._writer.failed
+        self.failed, self.full, self.space = self._writer.failed, self._writer.full, self._writer.space
+
+    def check_space(self) -> None:
+        """Raise Exhausted while the disk is full, before something is changed that could not be stored."""
+        if self.full.is_set():
+            raise Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS)
+
+    async def durable(self, saved: asyncio.Future[T]) -> T:
+        """Wait for what ``commit`` has returned; Exhausted if the disk is full, where it is written later."""
+        full = asyncio.ensure_future(self.full.wait())
+        try:
+            await asyncio.wait((saved, full), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            full.cancel()
+        if not saved.done():
+            self.check_space()
+        return await asyncio.shield(saved)
 
     def commit(self, changes: Iterable[StateChange]) -> asyncio.Future[None]:
         """Write changes as they are now; the future is done when they are on disk, in the order of the calls."""

@@ -2,7 +2,9 @@
 
 WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
 Batches are applied in the order in which they were given. Reads use the same thread and see all earlier batches.
-A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing more is written.
+A write for which the disk has no space is repeated until it has: nothing is answered meanwhile, and ``full`` is set.
+Any other write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing more is
+written.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from dexorder_common.storage.state_checks import Generation
 OnCommit = Callable[[int, float], None]
 Batch = Callable[[sqlite3.Connection], Any]
 MAX_GROUP_SIZE = 256
+SPACE_SECONDS = 0.5
+"""Time between attempts to write to a disk that is full."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,14 @@ class Writer(Protocol):
 
     Attributes:
         connection: Used by nobody else from the first batch on.
-        failed: Fails with the first write that fails; from then on nothing is written.
+        failed: Fails with the first write that fails for another reason than space; then nothing more is written.
+        full: Set while the disk has no space; ``space`` is the opposite.
     """
 
     connection: sqlite3.Connection
     failed: asyncio.Future[None]
+    full: asyncio.Event
+    space: asyncio.Event
 
     def give(self, run: Batch, *, writes: bool = True) -> asyncio.Future[Any]:
         """Run a batch; its result is on disk when the future is done."""
@@ -58,6 +65,8 @@ class GivenBatches:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.full, self.space = asyncio.Event(), asyncio.Event()
+        self.space.set()
         self.is_closed = False
 
     def add(self, run: Batch, put: Callable[[Work], None], *, writes: bool) -> asyncio.Future[Any]:
@@ -69,6 +78,11 @@ class GivenBatches:
         else:
             put(Work(run, done, writes))
         return done
+
+    def fill(self, is_full: bool) -> None:
+        """Tell whether the disk has no space."""
+        (self.full if is_full else self.space).set()
+        (self.space if is_full else self.full).clear()
 
     def resolve(self, group: Sequence[Work], results: Sequence[Any]) -> None:
         """Tell the results of batches that are on disk."""
@@ -124,7 +138,8 @@ class WriterThread:
         """Start the thread, which keeps the number of each commit outside of the file as well."""
         self._generation = generation
         self._batches = GivenBatches()
-        self.failed = self._batches.failed
+        self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
+        self._closing = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self.connection = connection
@@ -141,6 +156,7 @@ class WriterThread:
         """Run the remaining batches, then close the connection."""
         if not self._batches.is_closed:
             self._batches.is_closed = True
+            self._closing.set()
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
@@ -165,7 +181,7 @@ class WriterThread:
                 raise self._broken
             start = time.perf_counter()
             writes = sum(work.writes for work in group)
-            results = run_group(self.connection, group, _count_commit if writes else None)
+            results = self._with_space(group, _count_commit if writes else None)
             if writes and self._generation is not None:
                 self._generation.note(results[-1])
             del results[len(group) :]
@@ -176,6 +192,24 @@ class WriterThread:
             self._call_loop(self._batches.fail, error, group)
         else:
             self._call_loop(self._batches.resolve, group, results)
+
+    def _with_space(self, group: Sequence[Work], last: Batch | None) -> list[Any]:
+        """Run a group, again and again while the disk is full, until the writer is closed."""
+        is_full = False
+        while True:
+            try:
+                results = run_group(self.connection, group, last)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL or self._closing.is_set():
+                    raise
+            else:
+                if is_full:
+                    self._call_loop(self._batches.fill, False)
+                return results
+            if not is_full:
+                is_full = True
+                self._call_loop(self._batches.fill, True)
+            self._closing.wait(SPACE_SECONDS)
 
     def _call_loop(self, callback: Callable[..., None], *values: Any) -> None:
         if not self._loop.is_closed():

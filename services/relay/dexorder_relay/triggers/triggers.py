@@ -74,6 +74,7 @@ class RegisteredTriggers:
         known = await context.store.read(store.find, trigger.trigger_id)
         is_new = False
         if known is None:
+            context.store.check_space()
             quotas.submit(caller, now_ns=context.clock.monotonic_ns())
             period_seconds = await self.check(trigger)
             now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
