@@ -1,6 +1,7 @@
 """Rows of the tables as messages of an Arrow IPC stream, for clients without access to the catalog.
 
-A table is read window by window, so that an answer of any length needs the memory of one window.
+A table is read window by window, so that an answer of any length needs the memory of one window, and all streams
+together that of a few (`HeldWindows`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsResponse
+from dexorder_relay.reading.held_windows import HeldWindow, HeldWindows
 from dexorder_relay.reading.rows import CandleRows, MarketRows
 from dexorder_relay.reading.table_reader import TableReader
 
@@ -38,6 +40,7 @@ class RowStreams:
     def __init__(self, reader: TableReader) -> None:
         self._reader = reader
         self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
+        self._held = HeldWindows()
 
     def messages(self, series: Series, span: TimeRange, snapshot_id: int | None) -> Messages:
         """Yield the schema, the number of rows and the rows, all at one snapshot.
@@ -58,18 +61,37 @@ class RowStreams:
         yield StreamRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
         planned = await self._in_turn(partial(plan, rows))
         yield StreamRowsResponse(row_count=planned.rows)
-        sent = 0
-        for read in planned.parts:
-            part = await self._in_turn(read)
-            sent += part.num_rows
-            for batch in part.combine_chunks().to_batches(BATCH_ROWS):
-                yield StreamRowsResponse(data=batch.serialize().to_pybytes())
+        sent, held = 0, self._held
+        with held.stream() as window:
+            for read in planned.parts:
+                held.hold(window, await self._in_turn(partial(_whole, read)))
+                at, end = 0, window.table.num_rows if window.table is not None else 0
+                while at < end:
+                    if window.table is None:  # dropped while nobody read this stream
+                        held.hold(window, await self._in_turn(partial(_whole, read)))
+                    data, count = self._message(window, at)
+                    at += count
+                    yield StreamRowsResponse(data=data)
+                sent += end
         if sent != planned.rows:
             raise Unavailable(f"{table} gave {sent} of {planned.rows} rows at snapshot {rows.snapshot_id}")
+
+    def _message(self, window: HeldWindow, at: int) -> tuple[bytes, int]:
+        """Return the next message of a window, and its number of rows."""
+        assert window.table is not None
+        part = window.table.slice(at, self._held.message_rows(window.table, BATCH_ROWS))
+        self._held.used(window)
+        (batch,) = part.to_batches()
+        return batch.serialize().to_pybytes(), part.num_rows
 
     async def _in_turn(self, read: Callable[[], T]) -> T:
         async with self._windows:
             return await asyncio.to_thread(read)
+
+
+def _whole(read: Callable[[], pa.Table]) -> pa.Table:
+    """Read a window, in one chunk."""
+    return read().combine_chunks()
 
 
 class Plan(NamedTuple):
