@@ -14,7 +14,7 @@ import grpc
 import tenacity
 
 from dexorder import errors
-from dexorder.client.failures import answer_error, cause_of, lacks, missing_capability, version_error
+from dexorder.client.failures import answer_error, cause_of, lacks, missing_capability, proxy_cause, version_error
 from dexorder.supervisor.state import RELAY, address_of
 from dexorder_common.model.errors import Code
 from dexorder_common.model.server_info import ServerInfo
@@ -105,6 +105,8 @@ class RelayConnection:
             if cause := self._cause(error):
                 raise errors.RelayUnreachable(cause) from None
             if is_failure(error, Failure.UNANSWERED) and not answered(error):
+                if cause := proxy_cause(code_of(error), details_of(error)):
+                    raise errors.RelayUnreachable(f"the relay at {self.address} does not answer: {cause}") from None
                 raise errors.RelayUnreachable(
                     f"the relay at {self.address} does not answer; is the suite running (`dexorder up`), "
                     "or elsewhere (--relay or DEXORDER_RELAY)?"

@@ -34,6 +34,19 @@ _CAUSES = (
     ),
 )
 """Texts of which one is in the error's, and what to say. The last cause is the least certain."""
+_OF_PROXIES = (
+    (
+        "RBAC: access denied",
+        "its policy forbids the call: check the AuthorizationPolicy for this client's account",
+    ),
+    ("Jwt ", "it checks JWTs in `authorization`: send our token with DEXORDER_TOKEN_METADATA=x-dexorder-token"),
+    ("overflow", "it limits the calls that are open at a time (max_requests)"),
+    ("no healthy upstream", "it knows no relay that is ready: check the relay's pods and its Service"),
+    ("upstream connect error", "it can't reach the relay: is it running, and part of the mesh?"),
+    ("upstream request timeout", "its route has a timeout: set it to 0"),
+    ("stream timeout", "its route has a timeout: set it to 0"),
+)
+"""Words in what a proxy answers for a relay, and what to check."""
 _DATASET = re.compile(r"(?:the relay answered INVALID: )?dataset '([^']+)' is not ")
 """The start of a refusal of a dataset."""
 _CONNECTING = ("failed to connect", "errors resolving", "DNS resolution failed")
@@ -52,6 +65,16 @@ def cause_of(code: Code, details: str, address: str) -> str | None:
     return None
 
 
+def proxy_cause(code: Code, details: str) -> str | None:
+    """Return what a proxy before the relay has answered, and what to check; None if the text is not of one."""
+    for words, advice in _OF_PROXIES:
+        if words in details:
+            return f"a proxy answered {details!r}; {advice}"
+    if code is Code.UNIMPLEMENTED:
+        return "a proxy answered UNIMPLEMENTED; it has no route for this call"
+    return None
+
+
 def answer_error(code: Code, details: str) -> errors.DexorderError:
     """Return the error for an answer of the relay that is a failure."""
     match code:
@@ -64,6 +87,8 @@ def answer_error(code: Code, details: str) -> errors.DexorderError:
         case Code.RESOURCE_EXHAUSTED:
             return errors.QuotaReached(details)
         case Code.UNAUTHENTICATED | Code.PERMISSION_DENIED:
+            if cause := proxy_cause(code, details):
+                return errors.NotAllowed(cause)
             return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
         case _:
             return errors.DexorderError(f"the relay answered {code.name}: {details}")

@@ -52,7 +52,16 @@ class Sidecar:
         """Start, and wait until the listener takes connections."""
         file = self.folder / f"envoy-{self.port}.json"
         file.write_text(json.dumps(self._config()))
-        words: list[str | Path] = [self.command, "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]
+        words: list[str | Path] = [
+            self.command,
+            "-c",
+            file,
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "-l",
+            "warning",
+        ]
         self._process = subprocess.Popen(words, stdout=sys.stderr)
         until(self._listens)
 

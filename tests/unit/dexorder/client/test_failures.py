@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from dexorder import AsyncClient, errors
+from dexorder.client import failures
 from dexorder.client.failures import cause_of
 from dexorder_common.model.errors import Code
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2
@@ -139,3 +140,32 @@ async def test_timeout_bounds_the_submission() -> None:
                 await client.history(*ASKED, request_id="one", timeout=0.2)
             with pytest.raises(errors.WaitEnded, match=r"no snapshot of SIM within 0\.2 s"):
                 await client.snapshot_tickers("SIM", timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "advice"),
+    [
+        (Code.PERMISSION_DENIED, "RBAC: access denied", "AuthorizationPolicy"),
+        (Code.UNAUTHENTICATED, "Jwt is not in the form of Header.Payload.Signature", "DEXORDER_TOKEN_METADATA"),
+        (Code.UNAVAILABLE, "no healthy upstream", "pods"),
+        (
+            Code.UNAVAILABLE,
+            "upstream connect error or disconnect/reset before headers. overflow",
+            "can't reach the relay",
+        ),
+        (Code.UNAVAILABLE, "stream timeout", "set it to 0"),
+        (Code.UNAVAILABLE, "upstream request timeout", "set it to 0"),
+        (Code.UNIMPLEMENTED, "no details", "no route"),
+    ],
+)
+def test_what_a_proxy_answers_is_shown_with_what_to_check(code: Code, details: str, advice: str) -> None:
+    found = failures.proxy_cause(code, details)
+    assert found is not None and advice in found and found.startswith("a proxy answered")
+    if code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED):
+        assert str(failures.answer_error(code, details)) == found
+        assert details in found
+
+
+def test_what_our_relay_answers_is_not_of_a_proxy() -> None:
+    for code in (Code.UNAVAILABLE, Code.PERMISSION_DENIED, Code.INTERNAL):
+        assert failures.proxy_cause(code, "the table can't be read now") is None
