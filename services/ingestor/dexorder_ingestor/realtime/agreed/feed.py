@@ -7,7 +7,8 @@ a trade of the socket that REST lacks   REST is behind, or lacks it: nothing aft
 an answer of REST                       up to its newest trade, that there are no others, if a second source agrees
 a socket alive without a break          that second source, for the time in which it has sent what REST shows, no less.
                                         Also that nothing follows REST's newest trade, once REST was asked after that
-neither                                 nothing is settled
+two different answers alone             the same, while the socket was not alive: the span is provisional (`doubts.py`)
+none of these                           nothing is settled
 
 `witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades
 is whole if it reaches back before the settled time. If it does not, the trades between are queried by time, where the
@@ -18,12 +19,14 @@ and without a socket that was alive they are lost: `lost` tells it, and the next
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from dexorder_common.model.realtime import ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
+from dexorder_ingestor.realtime.agreed.doubts import Doubts
 from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
 from dexorder_ingestor.realtime.agreed.witness import AliveSocket, HeardTrades
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
@@ -59,6 +62,7 @@ class AgreedFeed:
         by_time: bool = True,
         has_socket: bool = True,
         has_rest: bool = True,
+        provisional: Iterable[ProvisionalSpan] = (),
     ) -> None:
         """Begin with the trades from ``begin_ns`` on.
 
@@ -67,6 +71,8 @@ class AgreedFeed:
             by_time: Trades can be queried from a time on.
             has_socket: There is a socket, though it may fail.
             has_rest: There are answers; without them nothing is asked and nothing settled.
+            provisional: Spans that an earlier dispatch has settled by the word of REST alone; their trades are released
+                again.
         """
         self.due_ns: int = now_ns if has_rest else NEVER_NS
         """Time of the next query."""
@@ -81,6 +87,7 @@ class AgreedFeed:
         self._health = SocketHealth(now_ns=now_ns)
         self._alive = AliveSocket()
         self._heard = HeardTrades()
+        self._doubts = Doubts(provisional)
         self._is_known = False
         self._suspected_ns = 0
         self._answered_ns = now_ns
@@ -100,6 +107,11 @@ class AgreedFeed:
     def settled_ns(self) -> int:
         """All trades before this time are released, as far as two sources can tell."""
         return self._sequence.settled_ns
+
+    @property
+    def provisional(self) -> tuple[ProvisionalSpan, ...]:
+        """Spans before the settled time that REST alone calls complete, by start."""
+        return self._doubts.spans
 
     @property
     def wake_ns(self) -> int:
@@ -215,7 +227,9 @@ class AgreedFeed:
         newest_ns = trades[-1].time_ns if trades else 0
         shown = {trade.trade_id: trade for trade in trades}
         taken = self._heard.compare(shown, newest_ns, clock_ns=self._clock_ns, now_ns=now_ns)
-        late = self._sequence.late([*taken, *(t for t in trades if t.time_ns > first_ns)])  # the first time may be cut
+        whole = [trade for trade in trades if trade.time_ns > first_ns]  # the first time may be cut
+        late = self._sequence.late([*taken, *whole], self._doubts.inherits)
+        self._doubts.answered(first_ns, self._clock_ns)
         self._sequence.take(taken)
         until_ns, alone_ns = self._reach(newest_ns)
         recent = [trade for trade in trades if trade.time_ns >= before_ns]
@@ -225,6 +239,8 @@ class AgreedFeed:
         released = self._sequence.confirm(
             recent, until_ns, newest_ns=newest_ns, is_witnessed=is_witnessed, alone_ns=alone_ns
         )
+        if self.settled_ns > before_ns and not self._is_alive_since(before_ns):
+            self._doubts.add(TimeRange(before_ns, self.settled_ns), self._clock_ns)
         self._suspect(released if self._heard.has_other_ids else recent, now_ns)
         self._heard.forget(self.settled_ns)
         self._set_due(self.settled_ns > before_ns, now_ns)

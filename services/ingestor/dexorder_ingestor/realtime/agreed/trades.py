@@ -12,7 +12,7 @@ released late.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dexorder_ingestor.exchange.trades import Trade
@@ -87,9 +87,14 @@ class AgreedTrades:
         self._seen.update((trade.trade_id, _Seen(trade)) for trade in news)
         return news
 
-    def late(self, trades: Iterable[Trade]) -> list[Trade]:
-        """Return the trades that are before the settled time and were not released, which they count as now."""
-        found = [t for t in trades if self._known_from_ns <= t.time_ns < self.settled_ns]
+    def late(self, trades: Iterable[Trade], is_open: Callable[[int], bool] = lambda time_ns: False) -> list[Trade]:
+        """Return the trades that are before the settled time and were not released, which they count as now.
+
+        Args:
+            is_open: Returns whether a time counts although what was released then is no longer known.
+        """
+        past = (t for t in trades if t.time_ns < self.settled_ns)
+        found = [t for t in past if t.time_ns >= self._known_from_ns or is_open(t.time_ns)]
         return self._release(t for t in found if t.trade_id not in self._released)
 
     def give_up(self, until_ns: int) -> list[Trade]:

@@ -11,6 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
@@ -222,6 +224,51 @@ def test_they_are_lost_if_it_was_not_and_those_that_came_are_kept() -> None:
     feed = market.play()
     lost = [each for each in feed.lost if each.start_ns > BEGIN_NS + 50 * SECOND_NS]
     assert lost and all(each.end_ns < BEGIN_NS + 95 * SECOND_NS for each in lost)
+
+
+def test_a_span_without_a_socket_is_provisional_until_rest_was_asked_ten_minutes_later() -> None:
+    """Socket and REST lose the same trades, and REST has them again four minutes later."""
+    trades = tape(1.0, 1_200, Random(8))
+    cut = {each.trade_id for each in trades if 300 <= (each.time_ns - BEGIN_NS) / SECOND_NS < 320}
+    seen: list[str] = []
+
+    class Told(Market):
+        def _check(self, feed: AgreedFeed, second: float) -> None:
+            spans = [each.span for each in feed.provisional]
+            claimed = [
+                t for t in self.trades if BEGIN_NS <= t.time_ns < feed.settled_ns and t.trade_id not in self.names
+            ]
+            seen.extend(t.trade_id for t in claimed)
+            assert all(any(s.start_ns <= t.time_ns < s.end_ns for s in spans) for t in claimed), second
+
+    market = Told(
+        trades,
+        1_200,
+        lacks=lambda each, second: each.trade_id in cut and second < 560,
+        deaf=lambda second: 300 <= second < 320,
+        page=1_500,
+    )
+    feed = market.play()
+    assert set(seen) == cut, "they were claimed, by name, before they were there"
+    assert {each.trade_id for each in trades if BEGIN_NS <= each.time_ns < feed.settled_ns} <= market.names
+    assert feed.provisional == ()
+
+
+def test_a_span_that_the_socket_was_alive_in_is_never_provisional() -> None:
+    market = Market(tape(1.0, 300, Random(9)), 300, view=_behind(30, 100, 200))
+    feed = market.play()
+    spans = [each.span for each in feed.provisional]
+    assert len(spans) == 1 and spans[0].start_ns == BEGIN_NS and spans[0].end_ns < BEGIN_NS + 15 * SECOND_NS
+
+
+def test_provisional_trades_of_the_dispatch_before_are_released_again() -> None:
+    before = ProvisionalSpan(TimeRange(A.time_ns, BEGIN_NS), ProvisionalReason.ONE_SOURCE, since_ns=BEGIN_NS)
+    feed = AgreedFeed(BEGIN_NS, now_ns=0, poll_ns=SECOND_NS, provisional=[before])
+    older = trade("older", -9)
+    for second, expected in ((5, [A]), (10, [])):
+        answer = TradeAnswer([older, A, B], False, BEGIN_NS + second * SECOND_NS)
+        assert feed.answered(answer, now_ns=second * SECOND_NS) == expected
+    assert feed.provisional == (before,)
 
 
 def test_an_empty_answer_is_refused_once_trades_are_known() -> None:
