@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid
+from dexorder_common.model.realtime import ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
@@ -38,11 +39,13 @@ class Resume:
         start_ns: Time from which trades are wanted.
         last_trade_id: Id of the last trade before it; empty if none is known.
         candles: Open time of the first candle that is wanted, for each period.
+        provisional: Spans of trades that an earlier dispatch went on without.
     """
 
     start_ns: int
     last_trade_id: str
     candles: Mapping[int, int]
+    provisional: tuple[ProvisionalSpan, ...] = ()
 
 
 class MissingTrades(NamedTuple):
@@ -102,6 +105,7 @@ class LiveSeries:
                 by_time=trades.by_time,
                 has_socket=has_socket,
                 has_rest=trades.has_rest,
+                provisional=resume.provisional,
             )
         self._include_trades = include_trades
         self._start_ns = resume.start_ns
@@ -112,6 +116,8 @@ class LiveSeries:
         self._live = LiveBuffer(include_trades=include_trades)
         self._before_lost: tuple[list[TradeBatch], list[ClosedCandles]] = [], []
         self._asked_ns = 0
+        self.late = 0
+        """Trades that came after their time was settled."""
 
     # --- from the exchange ------------------------------------------------------------------------------------------
 
@@ -132,6 +138,11 @@ class LiveSeries:
     def settled_ns(self) -> int:
         """All trades before this time are released."""
         return self._feed.settled_ns
+
+    @property
+    def provisional(self) -> tuple[ProvisionalSpan, ...]:
+        """Spans of trades that one source alone calls complete, by start."""
+        return self._feed.provisional if isinstance(self._feed, AgreedFeed) else ()
 
     @property
     def waits(self) -> Wait | None:
@@ -174,6 +185,7 @@ class LiveSeries:
         self._feed.skipped.clear()
         self._feed.lost.clear()
         self._leave_out(missing.spans, now_ns)
+        self._take_late(now_ns)
         self._release(released, released if self._feed.is_numbered else (), now_ns, is_refilled=True)
         return missing
 
@@ -252,6 +264,14 @@ class LiveSeries:
             closed += self._candles.close(span.start_ns)
             self._batches.skip(span.end_ns)
             self._candles.skip(span.end_ns)
+
+    def _take_late(self, now_ns: int) -> None:
+        """Record trades whose time was settled before they came, and amend their candles."""
+        if isinstance(self._feed, AgreedFeed) and self._feed.late:
+            late, self._feed.late = self._feed.late, []
+            self.late += len(late)
+            self._candles.add(late)
+            self._batches.add(late, now_ns=now_ns)
 
     def _release(
         self, released: Sequence[Trade], live: Sequence[Trade], now_ns: int, *, is_refilled: bool = False

@@ -46,6 +46,7 @@ class RecordPublisher:
     def __post_init__(self) -> None:
         self.job_id = self.headers.dispatch.dispatch_id
         self._clock = self.services.venue.clock
+        self._told = Knowledge(self.series.provisional)
 
     def fence(self) -> None:
         """End without a completion: the relay no longer wants the job."""
@@ -76,6 +77,8 @@ class RecordPublisher:
         """Publish the records that are due; return whether there were any."""
         due = self.series.take_records(now_ns=self._clock.monotonic_ns(), flush=flush)
         self.changed()
+        if self.tell():
+            await self.services.reports.flush()  # before a record claims the time of a provisional span
         for record in due.trades:
             await self._produce_trades(record)
         for closed in due.closed:
@@ -106,9 +109,14 @@ class RecordPublisher:
             self._report(period, page.span, len(page.candles))
         self.on_closed(closed)
 
-    def tell(self) -> None:
-        """Report what the job knows beside its records."""
-        self.services.reports.tell(self, Knowledge(waiting=self.waiting))
+    def tell(self) -> bool:
+        """Report what the job knows beside its records, if it has changed; return whether provisional spans have."""
+        known, told = Knowledge(self.series.provisional, late=self.series.late, waiting=self.waiting), self._told
+        if known == told:
+            return False
+        self._told = known
+        self.services.reports.tell(self, known)
+        return known.provisional != told.provisional
 
     def _report(self, period_seconds: int, span: TimeRange, count: int, last_trade_id: str = "") -> None:
         ticker, lag_ns = self.headers.dispatch.ticker, self._clock.wall_ns() - span.end_ns

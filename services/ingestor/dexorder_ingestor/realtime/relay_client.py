@@ -13,7 +13,7 @@ import structlog
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.realtime import Knowledge, RealtimeStatus
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.rpc.realtime_messages import encode_realtime_series, encode_status
+from dexorder_common.rpc.realtime_messages import decode_provisional, encode_realtime_series, encode_status
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
@@ -204,7 +204,8 @@ async def resume(
     if not answer.current:
         return None
     wanted = {each.period_seconds: each.start_ns for each in answer.candles}
-    return Resume(answer.start_ns, answer.last_trade_id, wanted)
+    provisional = tuple(sorted(map(decode_provisional, answer.provisional)))
+    return Resume(answer.start_ns, answer.last_trade_id, wanted, provisional)
 
 
 def _encode(progress: SeriesReport) -> pb.RealtimeReport:

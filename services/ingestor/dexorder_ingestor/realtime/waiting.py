@@ -63,6 +63,7 @@ class Progress:
     """Progress of one job. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, settled_ns: int, *, now_ns: int) -> None:
+        """Take the time up to which earlier dispatches have settled; what is done again is no progress."""
         self._settled_ns = settled_ns
         self._since_ns = now_ns
         self._failure: Wait | None = None
@@ -84,7 +85,7 @@ class Progress:
             feed: What the feed waits for.
             ban: The exchange refuses all calls now.
         """
-        if settled_ns != self._settled_ns:
+        if settled_ns > self._settled_ns:
             self._settled_ns, self._since_ns = settled_ns, now_ns
         is_live_only = feed is not None and feed.reason is WaitReason.LIVE_ONLY
         if now_ns < self._since_ns + SILENT_NS and not is_live_only:

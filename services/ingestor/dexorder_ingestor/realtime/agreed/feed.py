@@ -79,6 +79,8 @@ class AgreedFeed:
         self.skipped: list[Gap] = []
         self.lost: list[TimeRange] = []
         """Spans whose trades the exchange no longer had."""
+        self.late: list[Trade] = []
+        """Trades whose time was settled before they came, until the caller takes them."""
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
         self._by_time = by_time
@@ -228,7 +230,7 @@ class AgreedFeed:
         shown = {trade.trade_id: trade for trade in trades}
         taken = self._heard.compare(shown, newest_ns, clock_ns=self._clock_ns, now_ns=now_ns)
         whole = [trade for trade in trades if trade.time_ns > first_ns]  # the first time may be cut
-        late = self._sequence.late([*taken, *whole], self._doubts.inherits)
+        self.late += self._sequence.late([*taken, *whole], self._doubts.inherits)
         self._doubts.answered(first_ns, self._clock_ns)
         self._sequence.take(taken)
         until_ns, alone_ns = self._reach(newest_ns)
@@ -244,7 +246,7 @@ class AgreedFeed:
         self._suspect(released if self._heard.has_other_ids else recent, now_ns)
         self._heard.forget(self.settled_ns)
         self._set_due(self.settled_ns > before_ns, now_ns)
-        return late + released
+        return released
 
     def _suspect(self, shown: Sequence[Trade], now_ns: int) -> None:
         """Suspect a silent socket if REST has trades that it has not sent, once for each trade."""

@@ -109,6 +109,21 @@ def test_trades_without_a_number_are_live_at_once_and_recorded_when_two_answers_
     assert live.recorded(record) == "", "the id is no position"
 
 
+def test_a_late_trade_without_a_number_is_recorded_and_amends_its_candle_and_its_span_was_provisional() -> None:
+    live = series(BY_TIME, last_id="")
+    tape = [trade(n, second, numbered=False) for n, second in ((99, -1), (100, 1), (101, 20), (102, 61), (103, 62))]
+    for n, shown in enumerate((tape[:4], tape[:2] + tape[3:])):
+        kept = [each for each in shown if each.trade_id != "101"]  # REST lacks it
+        live.answered(TradeAnswer(kept, False, after(65)), now_ns=n * SECOND_NS)
+    ((record,), (closed,)) = live.take_records(now_ns=SECOND_NS, flush=True)
+    assert record.batch.trades == (tape[1],) and closed.candles[0].trade_count == 1
+    assert [(each.span, each.reason.name) for each in live.provisional] == [(record.batch.span, "ONE_SOURCE")]
+    live.answered(TradeAnswer(tape, False, after(67)), now_ns=2 * SECOND_NS)
+    ((record,), (amended,)) = live.take_records(now_ns=2 * SECOND_NS, flush=True)
+    assert record.batch.trades == (tape[2],) and live.late == 1
+    assert amended.amends and amended.candles[0].trade_count == 2
+
+
 def test_lost_trades_are_a_hole_between_two_spans_and_their_candle_is_left_out() -> None:
     live = series(NEWEST_ONLY, last_id="")
     before, first, second, third, later, last, next_one = (

@@ -52,6 +52,12 @@ def test_a_job_that_goes_on_has_no_reason_and_begins_to_count_again() -> None:
     assert progress.wait(6, BEHIND, now_ns=131 * SECOND_NS) == BEHIND
 
 
+def test_what_an_earlier_dispatch_has_settled_is_no_progress() -> None:
+    progress = Progress(50, now_ns=0)
+    for second, settled_ns in enumerate(range(0, 51), 10):
+        assert progress.wait(settled_ns, BEHIND, now_ns=second * SECOND_NS) == (None if second < 60 else BEHIND)
+
+
 def test_a_query_that_is_answered_is_no_reason_any_more() -> None:
     progress = Progress(5, now_ns=0)
     progress.failed(REFUSED)

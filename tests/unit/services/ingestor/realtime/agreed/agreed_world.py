@@ -80,7 +80,8 @@ class Market:
         found = shown[-self.page :] if since_ns is None else [t for t in shown if t.time_ns >= since_ns][: self.page]
         try:
             answer = TradeAnswer(found, len(found) >= self.page, BEGIN_NS + now_ns)
-            released = feed.answered(answer, now_ns=now_ns)
+            released = [*feed.answered(answer, now_ns=now_ns), *feed.late]
+            feed.late.clear()
         except BadAnswer:
             feed.failed(now_ns=now_ns)
         else:

@@ -111,7 +111,9 @@ class Step:
     def show(self, second: int, *trades: Trade) -> list[Trade]:
         """Answer a query with trades."""
         answer = TradeAnswer(trades, False, BEGIN_NS + second * SECOND_NS)
-        return self.feed.answered(answer, now_ns=second * SECOND_NS)
+        released = self.feed.answered(answer, now_ns=second * SECOND_NS)
+        late, self.feed.late = self.feed.late, []
+        return late + released
 
 
 A, B, C, D, E, F = (trade(name, second) for name, second in zip("abcdef", (-5, 10, 20, 30, 40, 50), strict=True))
@@ -267,7 +269,9 @@ def test_provisional_trades_of_the_dispatch_before_are_released_again() -> None:
     older = trade("older", -9)
     for second, expected in ((5, [A]), (10, [])):
         answer = TradeAnswer([older, A, B], False, BEGIN_NS + second * SECOND_NS)
-        assert feed.answered(answer, now_ns=second * SECOND_NS) == expected
+        assert feed.answered(answer, now_ns=second * SECOND_NS) == []
+        assert feed.late == expected
+        feed.late.clear()
     assert feed.provisional == (before,)
 
 
@@ -347,7 +351,8 @@ class Feeds(RuleBasedStateMachine):
             found = found[:drop] + found[drop + 1 :]
         with suppress(BadAnswer):
             released = self.feed.answered(TradeAnswer(found, len(found) >= PAGE, self.clock_ns), now_ns=self.now_ns)
-            self.released += released
+            self.released += [*released, *self.feed.late]
+            self.feed.late.clear()
             self.was_faulty = is_faulty
 
     @invariant()
