@@ -14,7 +14,7 @@ from tests.simulation.loop import SECOND_NS, START_WALL_NS, Process
 from tests.simulation.run import Run
 
 PERIODS = {"1m": 60, "5m": 300}
-_PONG_NS = 8 * SECOND_NS
+_PONG_NS = 2 * SECOND_NS
 """Time between two pongs of a connection."""
 
 

@@ -29,8 +29,8 @@ _KEPT_TRADES = 20_000
 """Trades of a market that ccxt.pro keeps until a call takes them, and messages that wait for a job; the others are
 dropped."""
 _CLOSE_SECONDS = 5.0
-_PING_MS = 8_000
-"""Longest time between two pings of a socket, unless the exchange demands another: what it answers proves it alive."""
+_PING_MS = 2_000
+"""Time between two pings of a socket, unless the exchange sets it: the answer proves that the socket is alive."""
 _LEAVE_SECONDS = 10.0
 """Time for which a subscription outlives its job; another one of the same market often follows at once."""
 
@@ -86,8 +86,7 @@ class LiveSockets:
         if self._client is None:
             self._client = self._venue.new_client(ccxt_pro, tradesLimit=_KEPT_TRADES)
             self._client.throttler = _ThrottlerOfAnotherLoop(self._venue.rate_limiter)
-            streaming = self._client.streaming
-            streaming["keepAlive"] = min(streaming.get("keepAlive") or _PING_MS, _PING_MS)
+            self._client.streaming = _pinged_often(self._client.streaming)
         return self._client
 
     @contextmanager
@@ -221,6 +220,12 @@ class _ThrottlerOfAnotherLoop:
 
     async def __call__(self, cost: Any = None) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._limiter(cost), self._home))
+
+
+def _pinged_often(streaming: dict[str, Any]) -> dict[str, Any]:
+    """Return ccxt's options of sockets with more pings; a socket without pongs is closed as late as without them."""
+    misses = streaming["keepAlive"] * streaming["maxPingPongMisses"] / _PING_MS
+    return {**streaming, "keepAlive": _PING_MS, "maxPingPongMisses": misses}
 
 
 def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from dexorder_common.model.periods import floor_to_grid
-from dexorder_common.model.times import iso, iso_microseconds
+from dexorder_common.model.times import SECOND_NS, iso, iso_microseconds
 from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
 
 PAGE_TRADES = 1_000
@@ -123,6 +123,7 @@ class TradeSeries:
         by_time: ``fetch_trades`` with ``since`` returns the oldest trades since then. Otherwise only the newest are
             available: ccxt drops older ones from them, or refuses ``since``.
         page: Number of trades that a query asks for.
+        silence_ns: Longest time between two frames of a socket that is alive; it is pinged every 2 s.
         since_slack_ns: Time before a trade at which a query starts, so that its answer holds this trade.
         watch: Parameters of ccxt's ``watch_trades``.
         trade_id: Reads the id that the socket and REST both have.
@@ -138,6 +139,7 @@ class TradeSeries:
     since_text: bool = False
     by_time: bool = True
     page: int = PAGE_TRADES
+    silence_ns: int = 5 * SECOND_NS
     since_slack_ns: int = MS_NS
     watch: Mapping[str, str] = field(default_factory=dict)
     trade_id: Callable[[Mapping[str, Any]], str] = lambda trade: trade["id"] or ""

@@ -33,7 +33,7 @@ from dexorder_ingestor.realtime.record_publisher import RecordPublisher
 from dexorder_ingestor.realtime.records import RecordHeaders, encode_live
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
 from dexorder_ingestor.realtime.wait_teller import WaitTeller
-from dexorder_ingestor.realtime.waiting import SILENT_NS, Progress
+from dexorder_ingestor.realtime.waiting import Progress
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 
 log = structlog.get_logger(__name__)
@@ -107,8 +107,8 @@ class LiveJob:
         )
         checks = CandleChecks(params.periods)
         self._reader = SocketReader(services, symbol, series, self._changed)
-        silent_ns = venue.clock.monotonic_ns() - SILENT_NS // 2  # the dispatch before may have settled nothing either
-        progress = Progress(resume.start_ns, now_ns=silent_ns)
+        silent_ns = services.queries.clock_estimate_ns - resume.start_ns
+        progress = Progress(resume.start_ns, silent_ns=silent_ns, now_ns=venue.clock.monotonic_ns())
         self._refiller = Refiller(services, symbol, series, self._changed, progress)
         self._publisher = RecordPublisher(
             services, RecordHeaders(dispatch, trace), series, self._changed, on_closed=checks.add

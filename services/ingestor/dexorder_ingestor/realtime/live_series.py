@@ -105,6 +105,7 @@ class LiveSeries:
                 by_time=trades.by_time,
                 has_socket=has_socket,
                 has_rest=trades.has_rest,
+                silence_ns=trades.silence_ns,
                 provisional=resume.provisional,
             )
         self._include_trades = include_trades

@@ -30,6 +30,8 @@ from dexorder_ingestor.exchange.failures import ExchangeFailure
 
 SILENT_NS = 60 * SECOND_NS
 """Time without progress after which a job says why."""
+_START_NS = 15 * SECOND_NS
+"""Time that each dispatch has to settle something."""
 _SAME_NS = 10 * SECOND_NS
 """Shortest time between two texts of one reason, which the relay stores and sends to clients."""
 
@@ -62,10 +64,14 @@ _BAD_ANSWERS = {"other_symbol": WaitReason.OTHER_VALUES, "hole": WaitReason.REST
 class Progress:
     """Progress of one job. ``now_ns`` is of the monotonic clock."""
 
-    def __init__(self, settled_ns: int, *, now_ns: int) -> None:
-        """Take the time up to which earlier dispatches have settled; what is done again is no progress."""
+    def __init__(self, settled_ns: int, *, silent_ns: int = 0, now_ns: int) -> None:
+        """Go on from what earlier dispatches have settled; what is done again is no progress.
+
+        Args:
+            silent_ns: How long ago that was: as long they may have settled nothing.
+        """
         self._settled_ns = settled_ns
-        self._since_ns = now_ns
+        self._since_ns = now_ns - max(0, min(silent_ns, SILENT_NS - _START_NS))
         self._failure: Wait | None = None
         self._told: Wait | None = None
         self._told_ns = 0

@@ -62,6 +62,7 @@ class AgreedFeed:
         by_time: bool = True,
         has_socket: bool = True,
         has_rest: bool = True,
+        silence_ns: int = 5 * SECOND_NS,
         provisional: Iterable[ProvisionalSpan] = (),
     ) -> None:
         """Begin with the trades from ``begin_ns`` on.
@@ -71,6 +72,7 @@ class AgreedFeed:
             by_time: Trades can be queried from a time on.
             has_socket: There is a socket, though it may fail.
             has_rest: There are answers; without them nothing is asked and nothing settled.
+            silence_ns: Longest time between two signs of life of a socket that is alive.
             provisional: Spans that an earlier dispatch has settled by the word of REST alone; their trades are released
                 again.
         """
@@ -87,7 +89,7 @@ class AgreedFeed:
         self._has_socket = has_socket
         self._has_rest = has_rest
         self._health = SocketHealth(now_ns=now_ns)
-        self._alive = AliveSocket()
+        self._alive = AliveSocket(silence_ns)
         self._heard = HeardTrades()
         self._doubts = Doubts(provisional)
         self._is_known = False

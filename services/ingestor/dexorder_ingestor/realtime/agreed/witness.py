@@ -1,8 +1,8 @@
 """The socket as a witness: for how long it has been alive without a break, and which trades it has sent. Pure.
 
 A trade that it has sent exists. That it has sent none proves nothing by itself: a socket loses trades without an error.
-It is one of the two sources that have to agree that there is none, for the time in which something came on it at least
-every ``LONGEST_SILENCE_NS``, be it another market's message or a pong.
+It is one of the two sources that have to agree that there is none, for the time in which something came on it again and
+again, be it another market's message or a pong.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
 
-LONGEST_SILENCE_NS = 20 * SECOND_NS
-"""Sockets are pinged every 8 s; the longest time that an exchange of ccxt demands is 18 s (KuCoin)."""
 TAKE_NS = 10 * SECOND_NS
 """Time for which REST shows later trades without one of the socket's before that one is taken from the socket."""
 MAX_HEARD = 20_000
@@ -29,7 +27,8 @@ _LONGEST_DELAY_NS = 60 * SECOND_NS
 class AliveSocket:
     """Time for which a socket has been alive without a break. Times are of the monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_silence_ns: int) -> None:
+        self._longest_silence_ns = longest_silence_ns
         self.from_ns: int | None = None
         """None if it is not known to be alive."""
         self.until_ns = 0
@@ -43,7 +42,7 @@ class AliveSocket:
         """Note that something came at a time; the order of the calls does not matter."""
         if at_ns <= self.until_ns:
             return
-        if self.from_ns is None or at_ns > self.until_ns + LONGEST_SILENCE_NS:
+        if self.from_ns is None or at_ns > self.until_ns + self._longest_silence_ns:
             self.from_ns = at_ns
         self.until_ns = at_ns
 

@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import ccxt.pro
 import pytest
 
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
@@ -15,13 +16,14 @@ SECOND_NS = 1_000_000_000
 
 
 def _socket(*subscriptions: str, heard_seconds_ago: float | None = None) -> Any:
-    socket = SimpleNamespace(subscriptions=dict.fromkeys(subscriptions, True))
-    if heard_seconds_ago is not None:
-        socket.last_message_at = int((time.time() - heard_seconds_ago) * 1_000)  # as ccxt.pro has it, pongs included
-    return socket
+    return SimpleNamespace(subscriptions=dict.fromkeys(subscriptions, True), heard_seconds_ago=heard_seconds_ago)
 
 
 def _sockets(clients: dict[str, Any], *, pumped: str = "BTC/USDT") -> LiveSockets:
+    now_ms = int(time.time() * 1_000)
+    for socket in clients.values():
+        if socket.heard_seconds_ago is not None:
+            socket.last_message_at = now_ms - socket.heard_seconds_ago * 1_000  # as ccxt.pro has it, pongs included
     sockets = LiveSockets(cast(CcxtVenue, SimpleNamespace()))
     sockets._client = SimpleNamespace(clients=clients, markets={"BTC/USDT": {"id": "BTCUSDT"}})
     sockets._pumps = {pumped: cast(Any, None)}
@@ -65,3 +67,19 @@ def test_a_socket_that_was_opened_again_has_a_silence_of_its_own() -> None:
 def test_a_market_that_nobody_reads_has_no_socket() -> None:
     clients = {"wss://one": _socket("trade:BTC/USDT", heard_seconds_ago=1)}
     assert _sockets(clients, pumped="ETH/USDT").silence_ns("BTC/USDT") is None
+
+
+@pytest.mark.parametrize("name", ["binance", "bybit", "deribit", "kraken"])
+async def test_sockets_are_pinged_every_two_seconds_and_closed_as_late_as_ccxt_would(name: str) -> None:
+    def new_client(package: Any, **options: Any) -> Any:
+        return getattr(package, name)()
+
+    own = getattr(ccxt.pro, name)().streaming.copy()
+    venue = SimpleNamespace(new_client=new_client, rate_limiter=None)
+    client = LiveSockets(cast(CcxtVenue, venue)).client()
+    assert client.streaming["keepAlive"] == 2_000
+    late_ms = client.streaming["keepAlive"] * client.streaming["maxPingPongMisses"]
+    assert late_ms == own["keepAlive"] * own["maxPingPongMisses"]
+    others = getattr(ccxt.pro, name)().streaming
+    assert others["keepAlive"] == own["keepAlive"], "clients of others are as they were"
+    await client.close()

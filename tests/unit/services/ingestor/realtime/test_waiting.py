@@ -54,8 +54,15 @@ def test_a_job_that_goes_on_has_no_reason_and_begins_to_count_again() -> None:
 
 def test_what_an_earlier_dispatch_has_settled_is_no_progress() -> None:
     progress = Progress(50, now_ns=0)
-    for second, settled_ns in enumerate(range(0, 51), 10):
+    for second, settled_ns in enumerate(range(51), 10):
         assert progress.wait(settled_ns, BEHIND, now_ns=second * SECOND_NS) == (None if second < 60 else BEHIND)
+
+
+@pytest.mark.parametrize(("silent", "seconds"), [(-5, 60), (0, 60), (20, 40), (45, 15), (86_400, 15)])
+def test_the_silence_of_the_dispatch_before_counts(silent: int, seconds: int) -> None:
+    progress = Progress(5, silent_ns=silent * SECOND_NS, now_ns=0)
+    assert progress.wait(5, BEHIND, now_ns=seconds * SECOND_NS - 1) is None
+    assert progress.wait(5, BEHIND, now_ns=seconds * SECOND_NS) == BEHIND
 
 
 def test_a_query_that_is_answered_is_no_reason_any_more() -> None:

@@ -14,7 +14,7 @@ from dexorder_ingestor.realtime.agreed.feed import AgreedFeed
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 STEP_NS = SECOND_NS // 10
 POLL_NS = 5 * SECOND_NS
-_PONG_STEPS = 80
+_PONG_STEPS = 20
 
 
 def trade(name: str, second: float, *, price: float = 1.5) -> Trade:
