@@ -109,7 +109,7 @@ class SyncedStore(Store):
         advance_sequences(disk, now_ns)
         self.epoch = epoch_of(disk)
         self._writer = SyncedWriter(disk, random)
-        self.failed = self._writer.failed
+        self.failed, self.full, self.space = self._writer.failed, self._writer.full, self._writer.space
 
 
 class _Requests:
