@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
     def apply(self, limits: CallLimits) -> CallLimits:
         """Return the limits of a call to an exchange of this shape."""
-        candles = limits.candles if self.page_limit < 2 else min(limits.candles, self.page_limit)
+        candles = limits.candles if self.page_limit < 3 else min(limits.candles, self.page_limit)
         return replace(limits, candles=candles, wide=limits.wide and not self.newest_first)
 
 

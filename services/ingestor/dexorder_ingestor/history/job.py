@@ -192,7 +192,8 @@ class FetchJob:
                 span = await self._settle_pages(span, evidence)
             finally:
                 evidence.close()
-        self.add_rest(span, f"{self.venue.name} gives one candle a call, so no answer can be checked by another")
+        few = f"fewer than {MIN_CALL_CANDLES} candles a call"
+        self.add_rest(span, f"{self.venue.name} gives {few}, so that answers overlap too little to be checked")
 
     async def _settle_pages(self, span: TimeRange, evidence: Evidence) -> TimeRange:
         """Settle pages; return the rest of the range if calls turn out to be smaller, for another attempt."""
@@ -244,7 +245,8 @@ class FetchJob:
         """Return the parts of pages without the candles known to be impossible, which are missing."""
         for open_ns, reason in self._impossible.items():
             bad = TimeRange(open_ns, next_open(open_ns, self.dispatch.period_seconds))
-            self.missing += [Missing(part, reason) for part in intersect(pages, bad)]
+            known = {each.span for each in self.missing}
+            self.missing += [Missing(part, reason) for part in intersect(pages, bad) if part not in known]
             pages = [part for page in pages for part in subtract([page], [bad])]
         return pages
 

@@ -6,7 +6,6 @@ shorter than a call, because the query reaches back to some known candles (the l
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +15,12 @@ from dexorder_common.model.proof import Proof
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_ingestor.exchange.dialect import CallLimits
 
-MIN_CALL_CANDLES = 2
-"""Candles of a call without which no two answers overlap, so that they cannot be checked."""
+MIN_CALL_CANDLES = 3
+"""Candles of a call with which answers still overlap at one call a candle; with two it is five calls."""
 _CUT_ANSWERS = 8
 """Answers that are cut at the same size from which on that is the exchange's limit."""
+_SOURCES = 4
+"""Answers from which the candles come that they lack."""
 _SIZES_KNOWN = 2_000
 """Candles that are remembered for it."""
 
@@ -61,29 +62,35 @@ class AnswerSizes:
     """Sizes of the answers to one job, which show whether a call gives fewer candles than the dialect says.
 
     An answer that a limit has cut has exactly as many candles as the limit says, and lacks others of its window. An
-    answer that lacks candles for another reason has any size.
+    answer that lacks candles for another reason has any size; and what it lacks may be another market's candles, which
+    a single untrue answer brought.
     """
 
     def __init__(self) -> None:
-        self._known: list[int] = []
-        self._cut = 0
-        self._most = 0
+        self._known: dict[int, int] = {}
+        self._answers = self._cut = self._most = 0
+        self._sources: set[int] = set()
 
     def add(self, window: TimeRange, candles: Sequence[Candle]) -> None:
         """Add an answer."""
-        size = len(candles)
-        inside = bisect_left(self._known, window.end_ns) - bisect_left(self._known, window.start_ns)
-        opens = {c.open_ns for c in candles}
-        new = sorted(opens.difference(self._known))
-        if size > self._most or (0 < size < self._most and inside + len(new) > size):
-            self._cut, self._most = 0, size
-        self._cut += inside + len(new) > size == self._most > 0
-        self._known = sorted([*self._known[-_SIZES_KNOWN:], *new])
+        size, opens = len(candles), {c.open_ns for c in candles}
+        lacked = {n for t, n in self._known.items() if window.start_ns <= t < window.end_ns and t not in opens}
+        if size > self._most or (0 < size < self._most and lacked):
+            self._cut, self._most = 0, max(size, self._most)
+            self._sources.clear()
+        elif lacked and size == self._most:
+            self._cut += 1
+            self._sources |= lacked
+        self._answers += 1
+        for open_ns in opens:
+            self._known.setdefault(open_ns, self._answers)
+        for open_ns in list(self._known)[: max(0, len(self._known) - _SIZES_KNOWN)]:
+            del self._known[open_ns]
 
     @property
     def limit(self) -> int:
         """Candles of a call, if many answers were cut and all alike; otherwise 0."""
-        return self._most if self._cut >= _CUT_ANSWERS else 0
+        return self._most if self._cut >= _CUT_ANSWERS and len(self._sources) >= _SOURCES else 0
 
 
 class QueryWindows:
