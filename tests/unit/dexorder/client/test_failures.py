@@ -148,11 +148,8 @@ async def test_timeout_bounds_the_submission() -> None:
         (Code.PERMISSION_DENIED, "RBAC: access denied", "AuthorizationPolicy"),
         (Code.UNAUTHENTICATED, "Jwt is not in the form of Header.Payload.Signature", "DEXORDER_TOKEN_METADATA"),
         (Code.UNAVAILABLE, "no healthy upstream", "pods"),
-        (
-            Code.UNAVAILABLE,
-            "upstream connect error or disconnect/reset before headers. overflow",
-            "can't reach the relay",
-        ),
+        (Code.UNAVAILABLE, "upstream connect error or disconnect/reset before headers", "part of the mesh"),
+        (Code.UNAVAILABLE, "upstream connect error. reset reason: overflow", "max_requests"),
         (Code.UNAVAILABLE, "stream timeout", "set it to 0"),
         (Code.UNAVAILABLE, "upstream request timeout", "set it to 0"),
         (Code.UNIMPLEMENTED, "no details", "no route"),
