@@ -11,13 +11,20 @@ from typing import cast
 
 from tests.simulation.run import Broken, Run
 
-PARTS = ("history", "events")
+PARTS = {
+    "history": "history",
+    "realtime": "realtime_profiles",
+    "events": "events",
+    "triggers": "triggers",
+    "suite": "suite",
+}
+"""Modules of the parts."""
 Simulate = Callable[[int], Run]
 
 
 def simulate_of(part: str) -> Simulate:
     """Return the function that runs a seed of a part."""
-    return cast(Simulate, importlib.import_module(f"tests.simulation.{part}").simulate)
+    return cast(Simulate, importlib.import_module(f"tests.simulation.{PARTS[part]}").simulate)
 
 
 def run_many(simulate: Simulate, seeds: Sequence[int]) -> dict[int, str]:
@@ -35,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Return 1 if a promise is broken."""
     parser = argparse.ArgumentParser(prog="dexorder-sim", description="Run parts of the suite in virtual time.")
     parser.add_argument("seed", type=int, help="a run is a function of it")
-    parser.add_argument("--part", choices=PARTS, default=PARTS[0], help="default: %(default)s")
+    parser.add_argument("--part", choices=PARTS, default="history", help="default: %(default)s")
     parser.add_argument("--runs", type=int, default=1, help="number of seeds, from this one on")
     given = parser.parse_args(arguments)
     simulate, started = simulate_of(given.part), time.process_time()

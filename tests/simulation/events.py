@@ -61,8 +61,8 @@ def _contacts() -> dict[str, Contacts]:
 class EventsRun:
     """One run."""
 
-    def __init__(self, seed: int) -> None:
-        self.run = run = Run(seed)
+    def __init__(self, seed: int, shared: Run | None = None) -> None:
+        self.run = run = shared or Run(seed)
         self.random = run.generator("events")
         self.wires = Wires(run)
         self.providers = Providers(run, run.generator("providers"))
@@ -84,14 +84,22 @@ class EventsRun:
 
     def check(self) -> Run:
         """Run it; `Broken` if a promise does not hold."""
-        run = self.run
+        self.begin()
+        self.finish()
+        self.run.loop.close()
+        return self.run
+
+    def begin(self) -> None:
+        """Start everything."""
         for name in ("gateway", *OWNED, "alerts", *self.clients):
             self.start(name)
         self._spawn("world", self._world())
-        run.loop.run_until(lambda: self.is_over, limit_ns=(FAULTY_SECONDS + QUIET_SECONDS + 60) * SECOND_NS)
+
+    def finish(self) -> None:
+        """Run to the end, and check it."""
+        limit_ns = (FAULTY_SECONDS + QUIET_SECONDS + 60) * SECOND_NS
+        self.run.loop.run_until(lambda: self.is_over, limit_ns=limit_ns)
         self._judge()
-        run.loop.close()
-        return run
 
     # ---- processes
 
@@ -195,6 +203,10 @@ class EventsRun:
         priority = random.choices([*Priority], [1 if each is not Priority.CRITICAL else 2 for each in Priority])[0]
         if container == "alerts" and priority is Priority.INFORMATIONAL:
             priority = Priority.CRITICAL
+        self.publish(container, event_id, user, priority, ways)
+
+    def publish(self, container: str, event_id: str, user: str, priority: Priority, ways: tuple[int, ...]) -> None:
+        """Let a container publish an event, unless it is dead."""
         event = pb.UserEvent(
             user_id=user,
             event_id=event_id,

@@ -36,6 +36,7 @@ class Plan:
     """What happens in a run.
 
     Attributes:
+        faulty_seconds: Time after which nothing fails any more.
         faults: Number of faults at drawn times.
         death_share: Probability of a kill at each commit point.
         requests: Requests of each client.
@@ -43,6 +44,7 @@ class Plan:
         asks_again: The first client asks again for what was provisional.
     """
 
+    faulty_seconds: float = FAULTS_END
     faults: int = 0
     death_share: float = 0.0
     requests: int = 4
@@ -107,12 +109,12 @@ class Chain:
         self.run.loop.spawn(WORLD, self._faults())
         dice = self.run.generator("log")
         for _ in range(dice.randint(0, 4)):
-            self.run.loop.call_later(dice.uniform(0.0, FAULTS_END), self._grow)
+            self.run.loop.call_later(dice.uniform(0.0, self.plan.faulty_seconds), self._grow)
 
     def until_calm(self) -> None:
         """Run to the end, and check it."""
         loop = self.run.loop
-        loop.run_until(self._is_broken, limit_ns=round(FAULTS_END * SECOND_NS))
+        loop.run_until(self._is_broken, limit_ns=round(self.plan.faulty_seconds * SECOND_NS))
         self._raise()
         loop.run_until(lambda: self._is_broken() or self._is_done(), limit_ns=round(CALM_END * SECOND_NS))
         self._raise()
@@ -132,7 +134,7 @@ class Chain:
         dice = self.run.generator(client.name)
         periods = self.parts.world.periods
         for number in range(1, self.plan.requests + 1):
-            await asyncio.sleep(dice.uniform(1.0, 2 * 0.8 * FAULTS_END / self.plan.requests / 2))
+            await asyncio.sleep(dice.uniform(1.0, 2 * 0.8 * self.plan.faulty_seconds / self.plan.requests / 2))
             first = dice.randrange(0, periods - 20)
             span = self._span(first, min(periods, first + dice.randint(20, 400)))
             refresh = dice.random() < REFRESH_SHARE and not self.plan.asks_again
@@ -161,13 +163,13 @@ class Chain:
         return TimeRange(self.parts.world.open_ns(first), self.parts.world.open_ns(end))
 
     async def _faults(self) -> None:
-        times = sorted(self.dice.uniform(5.0, FAULTS_END - 60) for _ in range(self.plan.faults))
+        times = sorted(self.dice.uniform(5.0, self.plan.faulty_seconds - 60) for _ in range(self.plan.faults))
         now = 0.0
         for at in times:
             await asyncio.sleep(at - now)
             now = at
             await self._fault()
-        await asyncio.sleep(FAULTS_END - now - 1.0)
+        await asyncio.sleep(self.plan.faulty_seconds - now - 1.0)
         self.is_calm = True
         self.parts.supervisor.death_share = 0.0
         self._clear()

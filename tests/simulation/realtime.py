@@ -68,10 +68,12 @@ class RealtimeStory:
     seed: int
     profile: RealtimeProfile
     samples: list[Sample] = field(default_factory=list)
+    shared: Run | None = None
+    """The run of which it is a part; without one it has its own."""
 
     def __post_init__(self) -> None:
         profile = self.profile
-        self.run = Run(self.seed)
+        self.run = self.shared or Run(self.seed)
         self._random = self.run.generator(f"realtime {profile.name}")
         self._periods = self._random.choice(profile.periods)
         self._end_ns = int(profile.seconds * SECOND_NS)
@@ -102,10 +104,9 @@ class RealtimeStory:
     def play(self) -> list[Breach]:
         """Run to the end; return the promises that are broken, which are the last lines of the story."""
         run = self.run
-        run.note(f"seed {self.seed}, profile {self.profile.name!r}, {len(self.plan.faults)} faults")
         with silence():
             try:
-                run.loop.spawn(WORLD, self._world())
+                self.begin()
                 run.loop.run_until(lambda: False, limit_ns=self._end_ns)
                 found = breaches(self.evidence())
             finally:
@@ -113,6 +114,11 @@ class RealtimeStory:
         for breach in found:
             run.note(f"BROKEN: {breach}")
         return found
+
+    def begin(self) -> None:
+        """Start everything."""
+        self.run.note(f"seed {self.seed}, profile {self.profile.name!r}, {len(self.plan.faults)} faults")
+        self.run.loop.spawn(WORLD, self._world())
 
     def evidence(self) -> Evidence:
         """Return what the checks look at."""

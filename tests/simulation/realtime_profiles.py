@@ -8,6 +8,7 @@ from random import Random
 from tests.simulation.exchange.faults import FaultKind as K
 from tests.simulation.exchange.faults import FaultProfile
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
+from tests.simulation.run import Broken, Run
 
 _BUSY = (0.2, 0.8)
 
@@ -121,3 +122,13 @@ PROFILES = {each.name: each for each in (*HOLD, *FIND)}
 def drawn(seed: int) -> RealtimeStory:
     """Return the run of a seed: a profile that holds today, which the seed chooses."""
     return RealtimeStory(seed, Random(f"{seed} profile").choice(HOLD))
+
+
+def simulate(seed: int) -> Run:
+    """Run the profile of a seed; `Broken` if a promise does not hold."""
+    story = drawn(seed)
+    if found := story.play():
+        broken = Broken(str(found[0]))
+        broken.story = story.run.story
+        raise broken
+    return story.run

@@ -51,6 +51,7 @@ class TriggersRelay:
     Attributes:
         follower: Gets the changes of triggers.
         kills_at_next_call: Kill the process about the commit of the next call that writes.
+        issued: Dispatches whose records count, by id.
     """
 
     def __init__(self, run: Run, dispatches: Sequence[IssuedDispatch]) -> None:
@@ -59,7 +60,7 @@ class TriggersRelay:
         self.process.is_alive = False
         self.follower: Follower | None = None
         self.kills_at_next_call = False
-        self._dispatches = {each.dispatch_id: each for each in dispatches}
+        self.issued = {each.dispatch_id: each for each in dispatches}
         self._random = run.generator("relay")
         self._disk = empty_disk()
         self._stream = 0
@@ -130,7 +131,7 @@ class TriggersRelay:
         self.run.network.serve(self.process, method, handler)
 
     async def _describe(self, request: ppb.DescribeDispatchesRequest, _: object) -> ppb.DescribeDispatchesResponse:
-        known = [self._dispatches[each] for each in request.job_ids if each in self._dispatches]
+        known = [self.issued[each] for each in request.job_ids if each in self.issued]
         return ppb.DescribeDispatchesResponse(dispatches=map(encode_issued_dispatch, known))
 
     async def _watch(self, reports: TriggerReports, request: ppb.WatchTriggersRequest) -> ppb.WatchTriggersResponse:

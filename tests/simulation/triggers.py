@@ -76,9 +76,10 @@ class TriggersRun:
     seed: int
     known: dict[str, Known] = field(default_factory=dict)
     traded: list[Trade] = field(default_factory=list)
+    shared: Run | None = None
 
     def __post_init__(self) -> None:
-        self.run = run = Run(self.seed)
+        self.run = run = self.shared or Run(self.seed)
         self.random = run.generator("triggers")
         self.trades = Trades()
         self.files = MemoryFiles(run.generator("files"))
@@ -92,20 +93,28 @@ class TriggersRun:
 
     def check(self) -> Run:
         """Run it; `Broken` if a promise does not hold."""
-        run, loop = self.run, self.run.loop
+        self.begin()
+        self.finish()
+        self.run.loop.close()
+        return self.run
+
+    def begin(self) -> None:
+        """Start everything but the triggers' process."""
         self.relay.start()
         for name, work in (("world", self._world()), ("client", self._client()), ("market", self._market())):
-            loop.spawn(Process(name), work)
+            self.run.loop.spawn(Process(name), work)
+
+    def finish(self) -> None:
+        """Run the lives of the triggers' process to the end, and check it."""
+        loop = self.run.loop
         while not self.is_over:
             loop.run_until(
                 lambda: self.is_over, limit_ns=loop.now_ns + round(self.random.uniform(0.5, 6.0) * SECOND_NS)
             )
             self.process = Process("triggers")
-            run.note("triggers: the process starts")
+            self.run.note("triggers: the process starts")
             self._one_life(self.process)
         self._judge()
-        loop.close()
-        return run
 
     def _one_life(self, process: Process) -> None:
         try:
@@ -307,19 +316,20 @@ class TriggersRun:
 
     # ---- promises
 
+    def fired_by(self, trigger_id: str) -> list[str]:
+        """Return the first column of each match of a trigger, in order."""
+        sql = "SELECT trigger_id, message FROM trigger_events WHERE kind = 1 ORDER BY sequence"
+        found = [message for name, message in self.relay.rows(sql) if name == trigger_id]
+        return [str(decode_event(ingest_pb2.CEPTriggerEvent.FromString(each)).rows[-1][0]) for each in found]
+
     def _judge(self) -> None:
         for context in self.run.loop.errors:
             error = context.get("exception")
             if not isinstance(error, Killed):
                 self.run.fail(f"a task failed: {context.get('message')} {error!r}")
-        fired: dict[str, list[float]] = defaultdict(list)
-        for name, message in self.relay.rows(
-            "SELECT trigger_id, message FROM trigger_events WHERE kind = 1 ORDER BY sequence"
-        ):
-            fired[name].append(float(decode_event(ingest_pb2.CEPTriggerEvent.FromString(message)).rows[-1][0] or 0))
         live = {row[0] for row in self.relay.rows("SELECT trigger_id FROM triggers WHERE deleted_ns IS NULL")}
         for name, each in self.known.items():
-            self._judge_trigger(name, each, fired.get(name, []), is_live=name in live)
+            self._judge_trigger(name, each, list(map(float, self.fired_by(name))), is_live=name in live)
 
     def _judge_trigger(self, name: str, known: Known, fired: list[float], *, is_live: bool) -> None:
         run = self.run

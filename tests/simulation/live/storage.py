@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,7 @@ class Storage:
         self.records: list[LogRecord] = []
         self.tables = Tables()
         self.is_down = False
+        self.on_record: Callable[[PageHeaders, bytes], None] = lambda headers, value: None
         self._run = run
         self._random = run.generator("storage")
         self._read = 0
@@ -94,6 +95,7 @@ class Storage:
         headers = PageHeaders.parse({each.key: each.value.decode() for each in request.headers})
         await asyncio.sleep(self._random.uniform(0.001, 0.02))
         self.records.append(self._decode(headers, request.message))
+        self.on_record(headers, request.message)
         return pixy.ProdRs(offset=len(self.records) - 1)
 
     def _decode(self, headers: PageHeaders, value: bytes) -> LogRecord:
