@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from dexorder_common.model.realtime import RealtimeState
+from dexorder_common.model.realtime import ProvisionalSpan, RealtimeState
+from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as rpb
 from tests.simulation.exchange.faults import NO_FAULTS, FaultKind, FaultPlan, FaultProfile, draw_faults
@@ -21,13 +22,14 @@ from tests.simulation.live.storage import Storage
 from tests.simulation.live.venue import VENUE
 from tests.simulation.loop import SECOND_NS, START_WALL_NS, WORLD
 from tests.simulation.network import CallFailed
-from tests.simulation.realtime_checks import Breach, Evidence, Sample, breaches
+from tests.simulation.realtime_checks import Breach, Evidence, Sample, breaches, seconds
 from tests.simulation.run import Run, silence
 
 SYMBOL = "BTC/USDT"
 TICKER = f"{SYMBOL}.{VENUE}"
 _FAULTS_FROM_SECONDS = 90.0
 _SAMPLE_SECONDS = 10.0
+_PROVISIONAL_SECONDS = 1.0
 _NUMBERED, _NOT_NUMBERED = "binance", "another"
 
 
@@ -70,6 +72,8 @@ class RealtimeStory:
     samples: list[Sample] = field(default_factory=list)
     shared: Run | None = None
     """The run of which it is a part; without one it has its own."""
+    named: dict[TimeRange, int] = field(default_factory=dict)
+    """Spans that were ever provisional, and when they were first seen."""
 
     def __post_init__(self) -> None:
         profile = self.profile
@@ -122,7 +126,20 @@ class RealtimeStory:
 
     def evidence(self) -> Evidence:
         """Return what the checks look at."""
-        return Evidence(TICKER, SYMBOL, self._periods, self.exchange, self.storage, self.samples, self.profile.numbered)
+        return Evidence(
+            TICKER,
+            SYMBOL,
+            self._periods,
+            self.exchange,
+            self.storage,
+            self.samples,
+            self.profile.numbered,
+            self.named,
+            [each.span for each in self._provisional()],
+        )
+
+    def _provisional(self) -> tuple[ProvisionalSpan, ...]:
+        return self.relay.realtime.registry.provisional(TICKER) if self.relay.realtime else ()
 
     # --- the world
 
@@ -139,6 +156,7 @@ class RealtimeStory:
             tasks.create_task(self._calm_down())
             tasks.create_task(self._subscribe())
             tasks.create_task(self._sample())
+            tasks.create_task(self._note_provisional())
 
     def _disasters(self) -> list[tuple[float, Callable[[], Awaitable[None]]]]:
         profile, random, found = self.profile, self._random, list[tuple[float, Callable[[], Awaitable[None]]]]()
@@ -215,6 +233,14 @@ class RealtimeStory:
                 is_running = job.state is RealtimeState.RUNNING
                 reason = job.knowledge.waiting  # not why an earlier dispatch ended
                 self.samples.append(Sample(self.run.loop.now_ns, job.positions[0].settled_ns, is_running, reason))
+
+    async def _note_provisional(self) -> None:
+        while True:
+            await asyncio.sleep(_PROVISIONAL_SECONDS)
+            for each in self._provisional():
+                if each.span not in self.named:
+                    self.run.note(f"relay: {each.reason.name} from {seconds(each.span.start_ns)}: {each.first_id} ...")
+                self.named.setdefault(each.span, self.run.loop.now_ns)
 
 
 async def _later(seconds: float, act: Callable[[], Awaitable[None]]) -> None:

@@ -10,7 +10,8 @@ SPOILED         a candle was right, and a later record has made it wrong
 STUCK           trades are not settled although faults ceased long ago
 STUCK_BY_VALUE  the same, behind a trade whose value in the table is not the exchange's final one
 STUCK_BY_IDS    the same, since the exchange's numbers have begun again
-EARLY           a span was claimed as settled some time before its last trade was recorded
+EARLY           a span was claimed as settled some time before its last trade was recorded, and was not called
+                provisional
 SILENT          a running job has settled nothing for long, and does not say why
 """
 
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from tests.simulation.exchange.live import Exchange
 from tests.simulation.exchange.trades import Executed, FinalCandle, candles_of
@@ -31,6 +33,8 @@ from tests.simulation.loop import SECOND_NS, START_WALL_NS
 
 SETTLED_SECONDS = 100.0
 """Longest time, without faults, from a trade to the record that settles it: the heartbeat of a quiet market is 60 s."""
+QUIET_SECONDS = 160.0
+"""The same if no trade has come for longer than usual: REST alone is believed 60 s later."""
 _EARLY_SECONDS = 5.0
 _CANDLE_TOLERANCE = 1e-8
 
@@ -83,6 +87,19 @@ class Evidence:
     storage: Storage
     samples: Sequence[Sample]
     is_numbered: bool
+    named: Mapping[TimeRange, int]
+    provisional: Sequence[TimeRange]
+
+    def was_named(self, trade: Executed, claim_ns: int) -> bool:
+        """Return whether a trade's time was called provisional when it was claimed, or a moment later."""
+        limit_ns = claim_ns + int(_EARLY_SECONDS * SECOND_NS)
+        return any(
+            span.start_ns <= trade.time_ns < span.end_ns and seen_ns <= limit_ns for span, seen_ns in self.named.items()
+        )
+
+    def is_provisional(self, trade: Executed) -> bool:
+        """Return whether a trade's time is called provisional at the end."""
+        return any(span.start_ns <= trade.time_ns < span.end_ns for span in self.provisional)
 
     @cached_property
     def truth(self) -> list[Executed]:
@@ -160,9 +177,13 @@ def _lost(evidence: Evidence) -> Iterator[Breach]:
         record, claim = evidence.record_of(trade), evidence.claim_of(trade)
         if record is not None:
             previous = record
-            if claim is not None and record.time_ns > claim.time_ns + _EARLY_SECONDS * SECOND_NS:
+            known_ns = trade.published_ns - START_WALL_NS  # before, nobody can know of it
+            is_late = claim is not None and record.time_ns > max(claim.time_ns, known_ns) + _EARLY_SECONDS * SECOND_NS
+            if claim is not None and is_late and not evidence.was_named(trade, claim.time_ns):
                 late = (record.time_ns - claim.time_ns) / SECOND_NS
                 yield Breach(Rule.EARLY, f"{_name(trade)} was recorded {late:.1f} s after its time was settled")
+        elif evidence.is_provisional(trade):
+            continue
         elif claim is not None or evidence.first_ns <= trade.time_ns < evidence.settled_ns:
             yield _loss(evidence, trade, claim, previous, following[trade.key])
 
@@ -247,6 +268,8 @@ def _stuck(evidence: Evidence) -> Iterator[Breach]:
     now_ns = evidence.exchange.now_ns
     behind = (now_ns - evidence.settled_ns) / SECOND_NS
     if behind <= SETTLED_SECONDS:
+        return
+    if behind <= QUIET_SECONDS and all(trade.time_ns < evidence.settled_ns for trade in evidence.truth):
         return
     recorded = [trade for trade in evidence.truth if evidence.record_of(trade) is not None]
     waiting = sum(trade.time_ns >= evidence.settled_ns for trade in evidence.truth)

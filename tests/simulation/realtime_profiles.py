@@ -44,7 +44,7 @@ UNNUMBERED_LACKING = RealtimeProfile(
     numbered=False,
 )
 
-HOLD = (
+_QUIET = (
     replace(_QUIET_DAY, name="an honest exchange"),
     replace(
         _QUIET_DAY,
@@ -69,7 +69,6 @@ HOLD = (
     UNNUMBERED_PRODUCTS,
     UNNUMBERED_LACKING,
 )
-"""Profiles under which every promise holds today."""
 
 DEAF_AND_BEHIND = RealtimeProfile(
     "a deaf socket, and a replica that is behind",
@@ -114,9 +113,28 @@ RESTARTED = RealtimeProfile(
     "numbers that begin again",
     FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
 )
-FIND = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED)
-"""Profiles under which promises are broken today."""
-PROFILES = {each.name: each for each in (*HOLD, *FIND)}
+PRODUCT = RealtimeProfile(
+    "all faults, each with each, and a kill in the midst of them",
+    FaultProfile(
+        (K.SILENT, K.CUT, K.DOUBLED, K.SHUFFLED, K.BEHIND, K.CACHED, K.LACKS, K.REFUSED, K.EMPTY, K.LATE, K.JUMPED),
+        count=5,
+        seconds=(5.0, 600.0),
+        outages=1,
+        rest_fails=0.9,
+        rest_kinds=(K.BEHIND, K.LACKS, K.CACHED),
+        replicas=2,
+    ),
+    per_second=(0.1, 0.5),
+    seconds=1_800.0,
+    quiet_seconds=500.0,
+    kills=1,
+    relay_kills=1,
+)
+MENDED = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, PRODUCT)
+"""Profiles whose faults last and go together."""
+HOLD = (*_QUIET, *MENDED)
+"""Profiles under which every promise holds."""
+PROFILES = {each.name: each for each in HOLD}
 
 
 def drawn(seed: int) -> RealtimeStory:

@@ -2,7 +2,7 @@
 
 A record is good if each trade has an id, a time that is not after the record's span, a price above 0 and an amount that
 is not below 0. Trades may be older than the span: they have come late. Of a trade that comes again, in the record or
-in another one, the first copy is kept.
+in another one, the first copy is kept, unless a later one has a larger revision: the exchange has corrected it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _FIELDS: dict[str, pa.DataType] = {
     "side": pa.int32(),
     "ticker": pa.string(),
     "received_ns": pa.uint64(),
+    "revision": pa.uint64(),
 }
 decode_trades = MessageColumns(pb.Trades, repeated("trades", _FIELDS), "the value of {size} bytes is not a Trades")
 
@@ -57,6 +58,8 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     check_texts("trade", ids, "trade_id", MAX_TRADE_ID_LENGTH)
     check_times("trade", times_ns, "time_ns", 1, headers.span.end_ns)
     check_times("trade", received_ns, "received_ns", 0, MAX_TIME_NS)
+    revisions = columns["revision"].to_numpy()
+    check_times("trade", revisions, "revision", 0, MAX_TIME_NS)
     _check_values(headers, columns)
     rows = pa.record_batch(
         [
@@ -68,6 +71,7 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
             _SIDES.take(columns["side"]),
             microseconds(received_ns),
             pa.repeat(headers.dispatch, size),
+            pa.array(revisions.astype(np.int64), pa.int64(), mask=revisions == 0),
         ],
         schema=TICKS.arrow,
     )
@@ -88,13 +92,22 @@ def _check_values(headers: PageHeaders, columns: dict[str, Column]) -> None:
 
 
 def _first_copies(rows: pa.RecordBatch, ids: Sequence[str]) -> pa.RecordBatch:
-    """Return of each id only the first row; InvalidRequest if copies differ in price, amount or side."""
-    first: dict[str, int] = {}
+    """Return of each id only the first row of the largest revision.
+
+    Raises:
+        InvalidRequest: Copies of one revision differ in price, amount or side.
+    """
+    first: dict[tuple[str, int], int] = {}
+    best: dict[str, int] = {}
     values = list(zip(*(rows.column(name).to_pylist() for name in ("price", "amount", "side")), strict=True))
-    for place, trade_id in enumerate(ids):
-        if values[first.setdefault(trade_id, place)] != values[place]:
-            raise InvalidRequest(f"trade {place} differs from trade {first[trade_id]}, which has the same id")
-    return rows.take(pa.array([*first.values()]))
+    revisions = [each or 0 for each in rows.column("revision").to_pylist()]
+    for place, (trade_id, revision) in enumerate(zip(ids, revisions, strict=True)):
+        copy = first.setdefault((trade_id, revision), place)
+        if values[copy] != values[place]:
+            raise InvalidRequest(f"trade {place} differs from trade {copy}, which has the same id")
+        if revision > revisions[best.setdefault(trade_id, place)]:
+            best[trade_id] = place
+    return rows.take(pa.array([*best.values()]))
 
 
 def _by_time(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -93,6 +93,12 @@ class Exchange:
                 break
         return now_ns - connection.heard_ns
 
+    def ping(self, own: Callable[[Connection], bool]) -> None:
+        """Answer a ping of some connections, unless the socket sends nothing."""
+        for connection in filter(own, self._connections):
+            if not self.plan.now(FaultKind.SILENT, self.now_ns):
+                connection.heard_ns = self.now_ns
+
     def disconnect(self, lost: Callable[[Connection], bool], reason: str) -> None:
         """Close some connections."""
         for connection in [each for each in self._connections if lost(each)]:

@@ -1,6 +1,7 @@
 """Kafka's log of realtime records, and the tables that the pipeline makes of them; both outlive every process.
 
-The tables keep the pipeline's rules: of a trade the first copy, of a candle the row of the larger (dispatch, page).
+The tables keep the pipeline's rules: of a trade the first copy of the latest revision, of a candle the row of the
+larger (dispatch, page).
 """
 
 from __future__ import annotations
@@ -62,8 +63,11 @@ class Tables:
         ticker, headers = record.headers.ticker, record.headers
         for trade in record.trades:
             copies = self.trades[ticker].setdefault(trade.trade_id, [])
-            if not any(abs(each.time_ns - trade.time_ns) <= _TOLERANCE_NS for each in copies):
+            same = [n for n, each in enumerate(copies) if abs(each.time_ns - trade.time_ns) <= _TOLERANCE_NS]
+            if not same:
                 copies.append(trade)
+            elif trade.revision > copies[same[0]].revision:
+                copies[same[0]] = trade
         for candle in record.candles:
             key = ticker, headers.period_seconds, candle.open_time_ns
             row = CandleRow((headers.dispatch, headers.page), candle)

@@ -179,6 +179,10 @@ class SimulatedSockets(LiveSockets):
             "the socket was silent and is opened again",
         )
 
+    def ping(self, symbol: str) -> None:
+        """Let a market's connection show that it lives."""
+        self._exchange.ping(lambda each: each.process is self._process and each.symbol == symbol)
+
     def silence_ns(self, symbol: str) -> int | None:
         """Return the time since the last frame of a market's connection."""
         return self._exchange.silence_ns(lambda each: each.process is self._process and each.symbol == symbol)

@@ -233,9 +233,11 @@ TICKS = IcebergTable(
         optional(6, "side", StringType(), "the taker's: buy or sell; null where the exchange does not say"),
         optional(7, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
         required(8, "dispatch", LongType(), "number of the dispatch that brought the row"),
+        optional(9, "revision", LongType(), "when the exchange's correction was seen, in ns; null of the first values"),
         identifier_field_ids=[1, 2],
     ),
     key=("ticker", "trade_id"),
+    version=("revision",),
     partitions=PartitionSpec(
         PartitionField(3, 1000, DayTransform(), "time_day"),
         PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),

@@ -112,6 +112,11 @@ class LiveSockets:
         if self._thread is not None:
             self._thread.soon(partial(self._reopen, symbol))
 
+    def ping(self, symbol: str) -> None:
+        """Ping the socket of a market; `silence_ns` shows the answer."""
+        if self._thread is not None and self._client is not None:
+            self._thread.soon(partial(self._ping, symbol))
+
     def silence_ns(self, symbol: str) -> int | None:
         """Return the time since the last frame on the socket of a market, be it another market's or a pong.
 
@@ -193,6 +198,11 @@ class LiveSockets:
             ws.reject(ccxt_pro.NetworkError(f"{self._venue.name}: the socket was silent and is opened again"))
             _keep(self._closing, _close(ws))
 
+    def _ping(self, symbol: str) -> None:
+        for _, ws in list(self._sockets_of(symbol)):
+            if ws.connection is not None and not ws.connection.closed:
+                _keep(self._closing, _ping(ws.connection))
+
     def _sockets_of(self, symbol: str) -> Iterator[tuple[str, Any]]:
         """Yield the sockets with a subscription to a market; the only socket, if none names it."""
         client = self._client
@@ -233,6 +243,14 @@ def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+
+
+async def _ping(connection: Any) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await connection.ping()
+    except Exception as error:  # its loss is noticed otherwise
+        log.debug("a socket was not pinged", error=repr(error))
 
 
 async def _close(ws: Any) -> None:

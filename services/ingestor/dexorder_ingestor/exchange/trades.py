@@ -34,6 +34,7 @@ class Trade(NamedTuple):
         side: The taker's: ``buy``, ``sell`` or empty.
         fills: Number of fills in it; more than one in an aggregate.
         received_ns: Time at which it was received, by the ingestor's clock.
+        revision: Time at which its values were corrected; 0 of the first values. The larger one counts.
     """
 
     time_ns: int
@@ -44,6 +45,7 @@ class Trade(NamedTuple):
     side: str
     fills: int
     received_ns: int
+    revision: int = 0
 
     def __str__(self) -> str:
         return f"trade {self.trade_id} of {iso_microseconds(self.time_ns)}"

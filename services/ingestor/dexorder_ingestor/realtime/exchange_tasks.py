@@ -1,17 +1,14 @@
-"""Tasks of a realtime job that face the exchange: its socket, the queries to REST, the comparison of closed candles."""
+"""Tasks of a realtime job that face the exchange: its socket, and the queries to REST."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import ccxt.async_support as ccxt
 import structlog
 
-from dexorder_common.model.periods import next_open
-from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import BadAnswer
@@ -19,11 +16,10 @@ from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.exchange.socket_thread import Received
-from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
+from dexorder_ingestor.exchange.trades import TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
-from dexorder_ingestor.realtime.candle_checks import CandleChecks
 from dexorder_ingestor.realtime.live_series import LiveSeries, MissingTrades
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports
 from dexorder_ingestor.realtime.waiting import Progress, why_failed
@@ -31,11 +27,10 @@ from dexorder_ingestor.realtime.waiting import Progress, why_failed
 log = structlog.get_logger(__name__)
 _RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
 _LONGEST_WAIT_NS = SECOND_NS
+_PING_NS = SECOND_NS
+"""Shortest time between two pings of a market's socket."""
 _MAX_BACKLOG = 20_000
 """Trades that wait for their records; no query is sent while there are more."""
-_MAX_PAGES = 100
-_BEFORE_NS = 600 * SECOND_NS
-"""Time before the span in which a trade is looked for, where nothing else proves that the first one is not missing."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Alarm:
 
 
 @dataclass(eq=False)
-class _MarketTask:
+class MarketTask:
     """Task about one market; ``changed`` is called after each change of the series."""
 
     services: Services
@@ -101,7 +96,7 @@ class _MarketTask:
         return self._venue.clock.monotonic_ns()
 
 
-class SocketReader(_MarketTask):
+class SocketReader(MarketTask):
     """Reads the messages of the socket into the series, and connects again when the connection is lost."""
 
     async def run(self) -> None:
@@ -138,11 +133,12 @@ class SocketReader(_MarketTask):
 
 
 @dataclass(eq=False)
-class Refiller(_MarketTask):
+class Refiller(MarketTask):
     """Queries trades when the series wants them, and opens a deaf socket again."""
 
     progress: Progress
     alarm: Alarm = field(default_factory=Alarm)
+    _pinged_ns: int = 0
 
     async def run(self) -> None:
         """Query until cancelled."""
@@ -164,6 +160,9 @@ class Refiller(_MarketTask):
             now_ns = self._now_ns()
             if (silence_ns := self.services.sockets.silence_ns(self.symbol)) is not None:
                 self.series.socket_alive(now_ns - silence_ns)
+                if self.series.wants_life_after_ns is not None and now_ns >= self._pinged_ns + _PING_NS:
+                    self._pinged_ns = now_ns
+                    self.services.sockets.ping(self.symbol)
             at_ns = self.series.next_query_ns(now_ns=now_ns, exchange_ns=self.services.queries.clock_estimate_ns)
             if at_ns <= now_ns:
                 return
@@ -190,79 +189,3 @@ class Refiller(_MarketTask):
         missing = self.series.answered(answer, now_ns=self._now_ns())
         self.changed()
         return missing
-
-
-@dataclass(eq=False)
-class CandleChecker(_MarketTask):
-    """Compares closed candles with the exchange's own from time to time, and repairs them from the trades in REST.
-
-    Here ``changed`` is called after each repair of a candle.
-    """
-
-    checks: CandleChecks
-
-    async def run(self) -> None:
-        """Check until cancelled."""
-        differing: list[tuple[int, int]] = []
-        while True:
-            await asyncio.sleep(self.services.settings.candle_check_seconds)
-            differing += await self._compare()
-            differing = [each for each in differing if not await self._is_repaired(*each)]
-
-    async def _compare(self) -> list[tuple[int, int]]:
-        """Compare closed candles with the exchange's own; return period and open time of those that differ."""
-        name, found = self._venue.name, []
-        for period, span in self.checks.due(self._venue.limits.candles):
-            try:
-                theirs = await self.services.queries.candles(self.symbol, period, span)
-            except ExchangeFailure as error:
-                self._log.info("candles not checked", reason=str(error)[:300])
-                continue
-            self._metrics.candles_checked.labels(name).inc()
-            for open_ns in self.checks.compare(period, span, theirs):
-                self._metrics.candle_differences.labels(name).inc()
-                self._log.warning("candle differs from the exchange's own", period_seconds=period, open_ns=open_ns)
-                found.append((period, open_ns))
-        return found
-
-    async def _is_repaired(self, period: int, open_ns: int) -> bool:
-        """Query the trades of a candle and build it again; return False if the exchange does not answer."""
-        span = TimeRange(open_ns, next_open(open_ns, period))
-        try:
-            trades = await refetch(self.services.queries, self.symbol, span)
-        except ExchangeFailure as error:
-            self._log.info("candle not repaired yet", reason=str(error)[:300])
-            return False
-        if trades is None:
-            self._log.warning("candle can't be repaired: its trades are too many, or some are missing")
-            return True
-        self.series.repair(period, open_ns, trades, now_ns=self._now_ns())
-        self.changed()
-        return True
-
-
-async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Trade] | None:
-    """Return the trades of a span; None if they are too many, or some are or may be missing.
-
-    Raises:
-        ExchangeFailure: The exchange does not answer.
-    """
-    series = queries.venue.trade_series
-    found: dict[str, Trade] = {}
-    before_ns = 1_000_000 if series.numbered else _BEFORE_NS
-    query = TradeQuery(since_ns=max(0, span.start_ns - before_ns)) if series.by_time else TradeQuery()
-    for _ in range(_MAX_PAGES):
-        answer: TradeAnswer = await queries.trades(symbol, query, lambda answer: answer)
-        found.update((trade.trade_id, trade) for trade in answer.trades)
-        last = max(answer.trades, default=None)
-        if last is None or last.time_ns >= span.end_ns or not answer.full or not series.by_time:
-            break
-        query = series.query(last.number if series.numbered else None, last.time_ns)
-    else:
-        return None
-    if not series.numbered and all(trade.time_ns >= span.start_ns for trade in found.values()):
-        return None
-    trades = sorted(trade for trade in found.values() if span.start_ns <= trade.time_ns < span.end_ns)
-    if series.numbered and any(other.number != one.number + 1 for one, other in pairwise(trades)):
-        return None
-    return trades

@@ -26,8 +26,9 @@ from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
+from dexorder_ingestor.realtime.candle_checker import CandleChecker
 from dexorder_ingestor.realtime.candle_checks import CandleChecks
-from dexorder_ingestor.realtime.exchange_tasks import CandleChecker, Refiller, Services, SocketReader
+from dexorder_ingestor.realtime.exchange_tasks import Refiller, Services, SocketReader
 from dexorder_ingestor.realtime.live_series import LiveSeries, Resume
 from dexorder_ingestor.realtime.record_publisher import RecordPublisher
 from dexorder_ingestor.realtime.records import RecordHeaders, encode_live
@@ -105,15 +106,15 @@ class LiveJob:
             now_ns=venue.clock.monotonic_ns(),
             has_socket=services.sockets.can_watch,
         )
-        checks = CandleChecks(params.periods)
+        checks = CandleChecks(params.periods, resume.unchecked)
         self._reader = SocketReader(services, symbol, series, self._changed)
         silent_ns = services.queries.clock_estimate_ns - resume.start_ns
         progress = Progress(resume.start_ns, silent_ns=silent_ns, now_ns=venue.clock.monotonic_ns())
         self._refiller = Refiller(services, symbol, series, self._changed, progress)
-        self._publisher = RecordPublisher(
-            services, RecordHeaders(dispatch, trace), series, self._changed, on_closed=checks.add
+        self._publisher = RecordPublisher(services, RecordHeaders(dispatch, trace), series, self._changed, checks)
+        self._checker = CandleChecker(
+            services, symbol, series, self._publisher.alarm.ring, checks, self._publisher.tell
         )
-        self._checker = CandleChecker(services, symbol, series, self._publisher.alarm.ring, checks)
 
         self._teller = WaitTeller(services, symbol, series, progress, self._tell)
 
@@ -146,7 +147,7 @@ class LiveJob:
     def take_live(self) -> relay_pb.JobMarketData | None:
         """See `LiveSource.take_live`."""
         found = self._series.take_live()
-        return encode_live(self._job_id, self._ticker, *found) if found else None
+        return encode_live(self._job_id, self._ticker, *found, self._series.provisional) if found else None
 
     def _changed(self) -> None:
         """Wake the tasks that have something to do before they wake up by themselves."""
@@ -156,3 +157,5 @@ class LiveJob:
             self._refiller.alarm.ring()
         if self._series.has_records_before(self._publisher.alarm.at_ns):
             self._publisher.alarm.ring()
+        if self._series.has_doubtful:
+            self._checker.alarm.ring()

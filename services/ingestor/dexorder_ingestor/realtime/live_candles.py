@@ -7,7 +7,7 @@ no candle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -17,7 +17,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.trades import Trade
 
 _KEPT, _KEPT_SECONDS = 3, 300
-"""Closed periods, and seconds, whose candles a late trade can still amend; a later one is counted as too late."""
+"""Closed periods, and seconds, whose candles a late trade amends at once; an older one is built again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,34 @@ class ClosedCandles:
 class LiveCandles:
     """Builds the candles of each period from its start time on."""
 
-    def __init__(self, starts_ns: Mapping[int, int]) -> None:
-        """Take the time at which each period's candles begin, on its grid."""
-        self._series = [_Series(period, start_ns) for period, start_ns in starts_ns.items()]
-        self.too_late = 0
-        """Trades whose candle had been forgotten."""
+    def __init__(self, starts_ns: Mapping[int, int], first_ns: Mapping[int, int] | None = None) -> None:
+        """Take the time at which each period's candles begin, on its grid, and that of the first one of all dispatches.
 
-    def add(self, trades: Iterable[Trade]) -> None:
-        """Count trades, each once."""
+        Candles from the first one on are amended by late trades.
+        """
+        self._series = [
+            _Series(period, start_ns, (first_ns or {}).get(period, start_ns)) for period, start_ns in starts_ns.items()
+        ]
+        self.doubtful: dict[tuple[int, int], None] = {}
+        """Candles, by period and open time, that have to be built again from all of their trades."""
+
+    def add(self, trades: Iterable[Trade], is_new: Callable[[Trade], bool] = lambda trade: True) -> None:
+        """Count trades, each once. A forgotten candle of a trade that is new, to all dispatches, becomes doubtful."""
         for trade in trades:
             amount, cost = _amounts(trade)
             for series in self._series:
-                self.too_late += not series.add(trade, amount, cost)
+                if not series.add(trade, amount, cost) and is_new(trade):
+                    self.doubtful[series.period, floor_to_grid(trade.time_ns, series.period)] = None
+
+    def doubt(self, trades: Iterable[Trade]) -> None:
+        """Note that trades that are counted have got other values."""
+        for trade in trades:
+            for series in self._series:
+                if trade.time_ns >= series.first_ns:
+                    self.doubtful[series.period, floor_to_grid(trade.time_ns, series.period)] = None
 
     def rebuild(self, period_seconds: int, open_ns: int, trades: Iterable[Trade]) -> None:
-        """Build a candle again from all of its trades; it counts as amended if it is closed and still known."""
+        """Build a candle again from all of its trades; it counts as amended if it is closed."""
         for series in self._series:
             if series.period == period_seconds:
                 series.rebuild(open_ns, [(t, *_amounts(t)) for t in trades])
@@ -70,6 +83,14 @@ class LiveCandles:
         return [(series.period, bar.candle()) for series in self._series if (bar := series.newest)]
 
 
+def candle_of(trades: Sequence[Trade]) -> Candle | None:
+    """Return the candle that trades make; None without any that has an amount."""
+    bar = _Bar(0, 0)
+    for trade in trades:
+        bar.add(trade, *_amounts(trade))
+    return bar.candle() if any(trade.amount for trade in trades) else None
+
+
 def _amounts(trade: Trade) -> tuple[Decimal, Decimal]:
     """Return a trade's amount in units of the base and of the quote currency."""
     amount = Decimal(repr(trade.amount))
@@ -79,15 +100,17 @@ def _amounts(trade: Trade) -> tuple[Decimal, Decimal]:
 class _Series:
     """Candles of one period."""
 
-    def __init__(self, period_seconds: int, start_ns: int) -> None:
+    def __init__(self, period_seconds: int, start_ns: int, first_ns: int) -> None:
         self.period = period_seconds
+        self.first_ns = first_ns
         self.newest: _Bar | None = None
         self._bars: dict[int, _Bar] = {}
-        self._start_ns = self._closed_ns = start_ns
+        self._closed_ns = start_ns
         self.next_close_ns = next_open(start_ns, period_seconds)
         self._kept = max(_KEPT, _KEPT_SECONDS // period_seconds)
         self._kept_ns = start_ns
         self._amended: set[int] = set()
+        self._rebuilt: dict[int, _Bar] = {}
 
     def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> bool:
         """Count a trade; return whether its candle was still known, or is not wanted."""
@@ -96,25 +119,28 @@ class _Series:
         if bar is None or not bar.open_ns <= time_ns < bar.end_ns:
             open_ns = floor_to_grid(time_ns, self.period)
             if open_ns < self._kept_ns:
-                return open_ns < self._start_ns
+                return open_ns < self.first_ns
             bar = self._bars.get(open_ns)
             if bar is None:
                 bar = self._bars[open_ns] = _Bar(open_ns, next_open(open_ns, self.period))
             if self.newest is None or open_ns > self.newest.open_ns:
                 self.newest = bar
+        if trade.trade_id in bar.made_of:
+            return True
         bar.add(trade, amount, cost)
         if bar.open_ns < self._closed_ns:
             self._amended.add(bar.open_ns)
         return True
 
     def rebuild(self, open_ns: int, trades: Iterable[tuple[Trade, Decimal, Decimal]]) -> None:
-        """Replace a candle that is closed and known; nothing else happens without trades."""
-        if not self._kept_ns <= open_ns < self._closed_ns:
+        """Replace a candle that is closed; nothing happens without trades."""
+        if not self.first_ns <= open_ns < self._closed_ns:
             return
-        bar = _Bar(open_ns, next_open(open_ns, self.period))
+        bar, is_kept = _Bar(open_ns, next_open(open_ns, self.period)), open_ns >= self._kept_ns
         for trade, amount, cost in trades:
             bar.add(trade, amount, cost)
-            self._bars[open_ns] = bar
+            bar.made_of.add(trade.trade_id)
+            (self._bars if is_kept else self._rebuilt)[open_ns] = bar
             self._amended.add(open_ns)
         if self.newest is not None and self.newest.open_ns == open_ns:
             self.newest = self._bars.get(open_ns, self.newest)
@@ -126,15 +152,17 @@ class _Series:
         self.next_close_ns = next_open(self._closed_ns, self.period)
         self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._closed_ns}
         self._amended.clear()
+        self._rebuilt.clear()
         self.newest = self._bars[max(self._bars)] if self._bars else None
 
     def close(self, until_ns: int) -> list[ClosedCandles]:
         found = []
         for open_ns in sorted(self._amended):
-            bar = self._bars[open_ns]
+            bar = self._rebuilt.get(open_ns) or self._bars[open_ns]
             span = TimeRange(open_ns, bar.end_ns)
             found.append(ClosedCandles(self.period, span, (bar.candle(),), amends=True))
         self._amended.clear()
+        self._rebuilt.clear()
         if until_ns >= self.next_close_ns:
             span = TimeRange(self._closed_ns, floor_to_grid(until_ns, self.period))
             opens = sorted(open_ns for open_ns in self._bars if span.start_ns <= open_ns < span.end_ns)
@@ -146,12 +174,14 @@ class _Series:
     def _forget(self) -> None:
         self._kept_ns = max(self._kept_ns, next_open(self._closed_ns, self.period, -self._kept))
         self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._kept_ns}
+        if self.newest is not None and self.newest.open_ns < self._kept_ns:
+            self.newest = None
 
 
 class _Bar:
     """Sums of one candle."""
 
-    __slots__ = ("_amount", "_cost", "_count", "_first", "_high", "_last", "_low", "end_ns", "open_ns")
+    __slots__ = ("_amount", "_cost", "_count", "_first", "_high", "_last", "_low", "end_ns", "made_of", "open_ns")
 
     def __init__(self, open_ns: int, end_ns: int) -> None:
         self.open_ns = open_ns
@@ -162,6 +192,8 @@ class _Bar:
         self._low = float("inf")
         self._amount = self._cost = Decimal()
         self._count = 0
+        self.made_of: set[str] = set()
+        """Ids of the trades of a bar that was built again, as they may come once more."""
 
     def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> None:
         if self._first is None or trade < self._first:

@@ -13,18 +13,19 @@ time (`next_query_ns`, `due_ns`)         a query; a record of trades or closed c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid
-from dexorder_common.model.realtime import ProvisionalSpan
+from dexorder_common.model.realtime import ProvisionalSpan, UncheckedCandles
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.agreed.feed import AgreedFeed
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
+from dexorder_ingestor.realtime.numbered.trade_search import Seam
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS, TradeBatch, TradeBatches, lower, lowest_after
 from dexorder_ingestor.realtime.trade_sequence import Gap
@@ -39,13 +40,17 @@ class Resume:
         start_ns: Time from which trades are wanted.
         last_trade_id: Id of the last trade before it; empty if none is known.
         candles: Open time of the first candle that is wanted, for each period.
+        first_ns: Open time of the first candle of all dispatches, for each period.
         provisional: Spans of trades that an earlier dispatch went on without.
+        unchecked: Candles of earlier dispatches that are still to be compared.
     """
 
     start_ns: int
     last_trade_id: str
     candles: Mapping[int, int]
+    first_ns: Mapping[int, int] = field(default_factory=dict)
     provisional: tuple[ProvisionalSpan, ...] = ()
+    unchecked: tuple[UncheckedCandles, ...] = ()
 
 
 class MissingTrades(NamedTuple):
@@ -95,8 +100,14 @@ class LiveSeries:
         last_number = int(resume.last_trade_id) if trades.numbered and resume.last_trade_id.isdecimal() else None
         self._feed: NumberedFeed | AgreedFeed
         if trades.numbered:
-            known = last_number if begin_ns == resume.start_ns else None
-            self._feed = NumberedFeed(trades, begin_ns, known, now_ns=now_ns)
+            self._feed = NumberedFeed(
+                trades,
+                begin_ns,
+                last_number,
+                now_ns=now_ns,
+                search=begin_ns < resume.start_ns,
+                provisional=resume.provisional,
+            )
         else:
             self._feed = AgreedFeed(
                 begin_ns,
@@ -112,13 +123,15 @@ class LiveSeries:
         self._start_ns = resume.start_ns
         self._last_id = resume.last_trade_id
         self._settled_number = self._last_number = -1 if last_number is None else last_number
-        self._candles = LiveCandles(starts)
+        self._candles = LiveCandles(starts, resume.first_ns)
+        self._new_numbers_ns = 0
+        """Time of the first trade since numbers have begun again."""
+        self.late = self.corrected = 0
+        """Trades that came after their time was settled, and those whose values were corrected."""
         self._batches = TradeBatches(resume.start_ns, now_ns=now_ns)
         self._live = LiveBuffer(include_trades=include_trades)
         self._before_lost: tuple[list[TradeBatch], list[ClosedCandles]] = [], []
         self._asked_ns = 0
-        self.late = 0
-        """Trades that came after their time was settled."""
 
     # --- from the exchange ------------------------------------------------------------------------------------------
 
@@ -126,24 +139,30 @@ class LiveSeries:
         """Add trades of one message of the socket."""
         released = self._feed.received(trades, now_ns=now_ns)
         self._release(released, released if self._feed.is_numbered else trades, now_ns)
+        self._take_surprises(trades[0].received_ns if trades else 0, now_ns)
 
     def socket_alive(self, at_ns: int) -> None:
         """Note that something came on the socket at a time of the monotonic clock, if only a pong."""
         self._feed.socket_alive(at_ns)
 
-    def disconnected(self, *, now_ns: int) -> None:
-        """Note that the socket is lost."""
-        self._feed.disconnected(now_ns=now_ns)
+    @property
+    def wants_life_after_ns(self) -> int | None:
+        """Time after which a sign of life of the socket would settle something; None if nothing waits for one."""
+        return self._feed.wants_life_after_ns if isinstance(self._feed, NumberedFeed) else None
 
     @property
     def settled_ns(self) -> int:
-        """All trades before this time are released."""
+        """All trades before this time are released, except for those of provisional spans."""
         return self._feed.settled_ns
 
     @property
     def provisional(self) -> tuple[ProvisionalSpan, ...]:
         """Spans of trades that one source alone calls complete, by start."""
-        return self._feed.provisional if isinstance(self._feed, AgreedFeed) else ()
+        return self._feed.provisional
+
+    def disconnected(self, *, now_ns: int) -> None:
+        """Note that the socket is lost."""
+        self._feed.disconnected(now_ns=now_ns)
 
     @property
     def waits(self) -> Wait | None:
@@ -160,6 +179,8 @@ class LiveSeries:
 
         If the time of such a candle is not settled yet, a query is due now, at most once a second.
         """
+        if isinstance(self._feed, NumberedFeed):
+            self._feed.look_at_gaps(exchange_ns, now_ns=now_ns)
         close_ns = self._candles.next_close_ns()
         is_late = close_ns is not None and self._feed.settled_ns < close_ns <= exchange_ns - 2 * MARGIN_NS
         if is_late and now_ns >= self._asked_ns + SECOND_NS:
@@ -188,16 +209,31 @@ class LiveSeries:
         self._leave_out(missing.spans, now_ns)
         self._take_late(now_ns)
         self._release(released, released if self._feed.is_numbered else (), now_ns, is_refilled=True)
+        self._take_surprises(answer.clock_ns, now_ns)
         return missing
 
     def query_failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer."""
         self._feed.failed(now_ns=now_ns)
 
+    @property
+    def has_doubtful(self) -> bool:
+        """Whether `take_doubtful` has something."""
+        return bool(self._candles.doubtful)
+
+    def take_doubtful(self) -> list[tuple[int, int]]:
+        """Return candles that have to be built again from all of their trades, by period and open time; each once."""
+        found, self._candles.doubtful = self._candles.doubtful, {}
+        return list(found)
+
     def repair(self, period_seconds: int, open_ns: int, trades: Sequence[Trade], *, now_ns: int) -> None:
-        """Build a candle again from all of its trades, which are recorded once more."""
+        """Build a candle again from all of its trades, which are recorded once more; their values count."""
+        if isinstance(self._feed, NumberedFeed):
+            late = self._feed.found(trades)
+            self.late += len(late)
+            self._candles.add(late)
         self._candles.rebuild(period_seconds, open_ns, trades)
-        self._batches.add(trades, now_ns=now_ns)
+        self._batches.add([trade._replace(revision=trade.received_ns) for trade in trades], now_ns=now_ns)
 
     # --- to Kafka ---------------------------------------------------------------------------------------------------
 
@@ -235,7 +271,7 @@ class LiveSeries:
         A trade still to come may have a smaller number, because trades are in the order of time.
         """
         last = max(record.batch.trades, key=lambda trade: trade.number, default=None)
-        if not self._feed.is_numbered:
+        if not self._feed.is_numbered or (last and last.time_ns < self._new_numbers_ns):
             return ""
         if last and last.number > self._last_number:
             self._last_number = last.number
@@ -278,11 +314,46 @@ class LiveSeries:
         self, released: Sequence[Trade], live: Sequence[Trade], now_ns: int, *, is_refilled: bool = False
     ) -> None:
         if released:
-            self._candles.add(released)
+            self._candles.add(released, self._is_new)
             self._batches.add([trade for trade in released if self._is_new(trade)], now_ns=now_ns)
         if live:
             new, received_ns = filter(self._is_new, live), live[-1].received_ns
             self._live.add_trades(new, received_ns=received_ns, is_refilled=is_refilled)
+
+    def _take_surprises(self, revision: int, now_ns: int) -> None:
+        """Take what a numbered feed has beside the trades that it releases in order."""
+        feed = self._feed
+        if not isinstance(feed, NumberedFeed):
+            return
+        if feed.seam is not None:
+            self._begin_again(feed.seam, now_ns)
+            feed.seam = None
+        if feed.late:
+            late, feed.late = feed.late, []
+            self.late += len(late)
+            self._record(late, now_ns)
+            self._candles.add(late)
+        if feed.corrected:
+            corrected, feed.corrected = feed.corrected, []
+            self.corrected += len(corrected)
+            self._record([trade._replace(revision=revision) for trade in corrected], now_ns)
+            self._candles.doubt(corrected)
+
+    def _record(self, trades: Sequence[Trade], now_ns: int) -> None:
+        self._batches.add(trades, now_ns=now_ns)
+        self._live.add_trades(trades, received_ns=trades[-1].received_ns)
+
+    def _begin_again(self, seam: Seam, now_ns: int) -> None:
+        """Go on with trades whose numbers have begun again; all before them is in records of its own."""
+        assert seam.first is not None
+        self._release(seam.tail, seam.tail, now_ns)
+        batches, closed = self._before_lost
+        batches += self._batches.take(min(self._feed.settled_ns, seam.first.time_ns), now_ns=now_ns, flush=True)
+        self._before_lost = batches, closed
+        self._new_numbers_ns = seam.first.time_ns
+        self._settled_number, self._last_number, self._last_id = -1, -1, ""
+        self._start_ns = min(self._start_ns, seam.first.time_ns)
+        self._release(seam.fresh, seam.fresh, now_ns)
 
     def _is_new(self, trade: Trade) -> bool:
         """Return whether no earlier dispatch has produced a trade for certain."""

@@ -7,8 +7,10 @@ a missing number                        REST from the last released trade on, af
 silence, a lost connection              the same; what the answer shows is released
 REST knows trades of the silence, and   the socket is closed and opened again
 the socket stays silent
-two answers without a further trade     everything before the exchange's time at the first one is settled
-answers agree that numbers are unused   the numbers are skipped; it takes a minute
+REST and socket have no further trade   the time is settled (`quiet_time.py`)
+answers agree that numbers are missing  the feed goes on without them; they stay open (`open_gaps.py`)
+REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
+numbers fall while times go on          a search for the place where they begin again (`trade_search.py`)
 
 An answer has to repeat the last released trade, so an empty or a wrong one proves nothing.
 """
@@ -17,10 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
-from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
+from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps, seam
+from dexorder_ingestor.realtime.numbered.quiet_time import QuietTime
+from dexorder_ingestor.realtime.numbered.trade_search import Anchor, Seam
 from dexorder_ingestor.realtime.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
 from dexorder_ingestor.realtime.waiting import Wait, WaitReason
@@ -31,8 +38,10 @@ _REORDER_NS = SECOND_NS // 5
 _RETRY_NS = SECOND_NS // 2
 _LONGEST_RETRY_NS = 30 * SECOND_NS
 _MAX_KEPT = 20_000
-_FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH, _LOOKBACKS = 2 * SECOND_NS, 32, 6
-_ANSWERS = 3
+_HOLES = 3
+"""Answers without the last known trade after which numbers may have begun again."""
+_SEAM_NS = 10 * SECOND_NS
+"""Shortest time between two searches for that."""
 
 
 class NumberedFeed:
@@ -48,40 +57,68 @@ class NumberedFeed:
         *,
         now_ns: int,
         skip_answers: int = 8,
+        search: bool = False,
+        provisional: Sequence[ProvisionalSpan] = (),
     ) -> None:
         """Begin with the trades from ``begin_ns`` on.
 
         Args:
-            last_number: Number of the last trade before it, if it is known.
-            skip_answers: Number of answers that have to agree that numbers are unused.
+            last_number: Number of the last trade that is recorded, if it is known; none behind it is left out.
+            skip_answers: Number of answers that have to agree that numbers are missing.
+            search: Trades are wanted from ``begin_ns`` on, although the last recorded one may be later.
+            provisional: Numbers that an earlier dispatch went on without.
         """
         self.due_ns: int = now_ns
         """Time of the next query."""
         self.skipped: list[Gap] = []
         self.lost: list[TimeRange] = []
         """Always empty: an exchange that numbers its trades is asked until it has them, or says that it has none."""
+        self.late: list[Trade] = []
+        """Trades whose time was settled before they came, until the caller takes them."""
+        self.corrected: list[Trade] = []
+        """Released trades with the values that REST has instead, until the caller takes them."""
+        self.seam: Seam | None = None
+        """Numbers have begun again: trades behind the released ones, until the caller takes them."""
+        self.gaps = OpenGaps(provisional)
+        self._alone = next((each for each in provisional if each.reason is ProvisionalReason.ONE_SOURCE), None)
+        """Time since the last trade of which only REST says that it has none."""
         self._series = series
         self._begin_ns = begin_ns
         self._anchor: Anchor | None = None
-        self._link = last_number
+        self._seam: Seam | None = None
+        self._side: OpenGap | None = None
+        self._recorded = self._link = last_number
         self._last: Trade | None = None
         self._asked: tuple[int | None, Trade | None] = None, None
         self._sequence = NumberedTrades(None if last_number is None else last_number + 1, begin_ns)
+        self._known = KnownTrades(series.page)
         self._kept: list[Trade] = []
         self._socket = SocketHealth(now_ns=now_ns)
+        self._quiet = QuietTime()
         self._skip_answers = skip_answers
         self._agreed: tuple[Gap, int] | None = None
         self._gap_ns: int | None = None
         self._was_complete = False
-        self._covered_ns = 0
         self._is_confirmed = False
-        if last_number is None or not series.from_number:
+        self._heard_number = -1
+        self._holes = 0
+        self._next_seam_ns = now_ns
+        if last_number is None or search or not series.from_number:
             self._search()
 
     @property
     def settled_ns(self) -> int:
-        """All trades before this time are released."""
+        """All trades before this time are released, except for those of open gaps."""
         return self._sequence.settled_ns
+
+    @property
+    def provisional(self) -> tuple[ProvisionalSpan, ...]:
+        """Spans that one source alone calls complete, by start."""
+        return tuple(sorted([*self.gaps.spans(), *([self._alone] if self._alone else [])]))
+
+    def found(self, trades: Sequence[Trade]) -> list[Trade]:
+        """Return those of some trades that an open gap lacks; they are late ones."""
+        return self._close_gaps(trades)
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         """Add trades of a message; return those that can be released."""
@@ -89,19 +126,33 @@ class NumberedFeed:
         if self._anchor is None and self._sequence.next_number is None:
             self._search()  # the market had no trade so far; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
-        if self._anchor is not None:
+        if self._anchor is not None or self._seam is not None:
             self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
+            self._quiet.heard(now_ns=now_ns, is_news=False)
             return []
         released = self._add(trades)
+        number = max((trade.number for trade in trades), default=-1)
+        self._heard_number = max(self._heard_number, number)
+        is_newest = self._link is not None and number >= self._link and self._sequence.gap is None
+        self._quiet.heard(now_ns=now_ns, is_news=is_newest)
+        if self._sequence.below:
+            self._sort_out(self._sequence.below, now_ns)
         self._set_due(now_ns)
         return released
 
     def socket_alive(self, at_ns: int) -> None:
         """Note that something came on the socket at a time, if only a pong."""
+        self._quiet.alive(at_ns)
+
+    @property
+    def wants_life_after_ns(self) -> int | None:
+        """Time after which a sign of life of the socket would settle something; None if nothing waits for one."""
+        return None if self._anchor or self._seam or self._sequence.gap else self._quiet.wants_life_after_ns
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost, and with it perhaps trades."""
         self._socket.restart(now_ns=now_ns)
+        self._quiet.broken()
         self._was_complete = False
         self.ask(now_ns + _RETRY_NS)
 
@@ -113,6 +164,8 @@ class NumberedFeed:
     def waits(self) -> Wait | None:
         """What stops the settled time, if anything does."""
         gap = self._sequence.gap
+        if self._seam is not None:
+            return Wait(WaitReason.IDS_BEGAN_AGAIN, f"ids seem to begin again after {self._last or self._link}")
         if gap is not None:
             numbers = f"trade {gap.first}" if gap.first == gap.last else f"trades {gap.first} to {gap.last}"
             return Wait(WaitReason.REST_LACKS, f"REST has not shown {numbers}, and later ones are known")
@@ -130,11 +183,26 @@ class NumberedFeed:
         """Query no later than at a time."""
         self.due_ns = min(self.due_ns, at_ns)
 
+    def look_at_gaps(self, exchange_ns: int, *, now_ns: int) -> None:
+        """Query now if an open gap is due by the exchange's time, and nothing more urgent is."""
+        if len(self.gaps) and not (self._anchor or self._seam or self._sequence.gap):
+            self._side = self.gaps.due(exchange_ns)
+            if self._side is not None:
+                self.ask(now_ns)
+
     def query(self) -> TradeQuery:
         """Return the query that is due."""
         self._asked = self._link, self._last
+        self._quiet.asked()
         if self._anchor is not None:
             return self._anchor.next_query()
+        if self._seam is not None:
+            return self._seam.next_query(self._series)
+        if self._side is not None:
+            return self._side.query(self._series)
+        first = self._known.oldest_to_show(self._link) if self._link is not None else None
+        if first is not None:
+            return self._series.query(first.number, first.time_ns)
         return self._series.query(self._link, self._last.time_ns if self._last else self._begin_ns)
 
     def answered(self, answer: TradeAnswer, *, now_ns: int) -> list[Trade]:
@@ -145,20 +213,25 @@ class NumberedFeed:
         """
         if self._anchor is not None:
             return self._add_to_anchor(self._anchor, answer, now_ns)
-        self._check_link(answer.trades)
+        if self._seam is not None:
+            return self._add_to_seam(self._seam, answer, now_ns)
+        if self._side is not None:
+            return self._add_to_gap(self._side, answer, now_ns)
+        has_link = self._check(answer.trades, now_ns)
         if self._sequence.next_number is None and answer.trades:
             self._search()
             self.due_ns = now_ns
             return []
         released = self._add(answer.trades)
+        self._sort_out(self._sequence.below, now_ns)
         gap = self._sequence.gap
         if released and answer.full:
             self.due_ns = now_ns
         elif gap:
             if any(trade.number > gap.last for trade in answer.trades):
-                released += self._agree(gap)
+                released += self._agree(gap, answer.clock_ns)
             self.due_ns = now_ns + self._retry_ns()
-        elif answer.full:  # all of it is known: it has no room for what may follow
+        elif answer.full or not has_link:  # it has no room for what may follow, or lacks something
             self.due_ns = now_ns + _RETRY_NS
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
@@ -167,8 +240,11 @@ class NumberedFeed:
     def failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer; a first trade that no answer confirms is searched again."""
         self.due_ns = now_ns + 2 * _RETRY_NS
-        if self._anchor is None and not self._is_confirmed:
+        self._side = None
+        if self._anchor is None and not self._is_confirmed and self._recorded is None:
             self._search()
+
+    # --- searches ---------------------------------------------------------------------------------------------------
 
     def _search(self) -> None:
         self._anchor = Anchor(self._begin_ns, by_number=bool(self._series.from_number))
@@ -179,11 +255,58 @@ class NumberedFeed:
         if not anchor.is_found:
             return []
         self._anchor = None
-        self._last = anchor.trade
+        first, self._last = anchor.first_number, anchor.trade
         self._link = anchor.trade.number if anchor.trade else None
-        self._sequence = NumberedTrades(anchor.first_number, self._begin_ns)
+        if self._recorded is not None and first is not None and first > self._recorded + 1:
+            first, self._last, self._link = self._recorded + 1, None, self._recorded
+        self._sequence = NumberedTrades(first, self._begin_ns)
         kept, self._kept = self._kept, []
-        return self._add(kept) if anchor.first_number is not None else []
+        return self._add(kept) if first is not None else []
+
+    def _suspect_seam(self, now_ns: int) -> None:
+        """Search for a place where numbers begin again, unless that was done lately."""
+        if self._link is not None and now_ns >= self._next_seam_ns:
+            self._next_seam_ns = now_ns + _SEAM_NS
+            self._seam = Seam(self._link, self._last.time_ns if self._last else self._begin_ns)
+            self.ask(now_ns)
+
+    def _add_to_seam(self, found: Seam, answer: TradeAnswer, now_ns: int) -> list[Trade]:
+        """Add an answer to the search; with its end the feed goes on, behind the seam if there is one.
+
+        The first message after it begins the search again, if it has found nothing although numbers have begun again.
+        """
+        found.add(answer.trades, full=answer.full)
+        self.due_ns = now_ns + (0 if found.is_over else _RETRY_NS)
+        if not found.is_over:
+            return []
+        self._seam = None
+        kept, self._kept = self._kept, []
+        if found.first is None or self._link is None:
+            released = self._add(kept)
+            self._sort_out(self._sequence.below, now_ns)
+            return released
+        known_ns = self._last.time_ns if self._last else self._begin_ns
+        for gap in seam(self._link, known_ns, found.first, answer.clock_ns):
+            self.gaps.open(gap)
+        found.tail = [*found.tail, *self.gaps.close(self._sequence.waiting)]
+        self.gaps.close(found.tail)
+        self._sequence = NumberedTrades(found.first.number, self._sequence.settled_ns)
+        self._known.clear()
+        self._link = self._last = self._recorded = None
+        self._heard_number, self._holes = -1, 0
+        found.fresh = [*self._add(found.fresh), *self._add(kept)]
+        self.seam = found
+        return []
+
+    def _add_to_gap(self, asked: OpenGap, answer: TradeAnswer, now_ns: int) -> list[Trade]:
+        self._side = None
+        self.late += self._close_gaps(answer.trades)
+        self.gaps.answered(asked, answer)
+        self._set_due(now_ns)
+        self.ask(now_ns + _LONGEST_RETRY_NS)
+        return []
+
+    # --- released trades --------------------------------------------------------------------------------------------
 
     def _add(self, trades: Sequence[Trade]) -> list[Trade]:
         released = self._sequence.add(trades)
@@ -195,29 +318,68 @@ class NumberedFeed:
             self._last = max(released, key=lambda trade: trade.number)
             self._link = self._last.number
             self._is_confirmed = True
+            self._alone = None
+            self._known.add(released)
         if self._sequence.gap is None:
             self._gap_ns = None
 
+    def _sort_out(self, below: Sequence[Trade], now_ns: int) -> None:
+        """Sort trades whose numbers are behind the feed: late ones, copies, those whose numbers have begun again."""
+        if len(self.gaps):
+            late = self._close_gaps(below)
+            self.late += late
+            below = [trade for trade in below if trade not in late]
+        last = self._last
+        if last is not None and any(self._is_strange(trade, last) for trade in below):
+            self._quiet.broken()
+            self._suspect_seam(now_ns)
+            if self._seam is not None:
+                self._kept += [trade for trade in below if self._is_strange(trade, last)]
+
+    def _is_strange(self, trade: Trade, last: Trade) -> bool:
+        known = self._known.get(trade.number)
+        return trade.time_ns > last.time_ns and (known is None or trade.time_ns > known.time_ns + SECOND_NS)
+
+    def _close_gaps(self, trades: Sequence[Trade]) -> list[Trade]:
+        """Return trades of open gaps, unless they are known otherwise."""
+        return self.gaps.close(t for t in trades if (k := self._known.get(t.number)) is None or k.time_ns != t.time_ns)
+
     def _set_due(self, now_ns: int) -> None:
         if self._sequence.gap is None:
-            self.due_ns = self._socket.ends_ns
+            self.due_ns = self._socket.ends_ns if self._seam is None else now_ns
         elif self._gap_ns is None:
             self._gap_ns = now_ns
             self.due_ns = now_ns + _REORDER_NS
 
-    def _check_link(self, trades: Sequence[Trade]) -> None:
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _check(self, trades: Sequence[Trade], now_ns: int) -> bool:
+        """Return whether the answer has the last released trade. Without it, it may still bring what others lack.
+
+        Raises:
+            BadAnswer: Nothing of it counts.
+        """
         link, last = self._asked
         if link is None:
             self._check_first(trades)
-            return
+            return True
         found = next((trade for trade in trades if trade.number == link), None)
-        if found is None:
-            raise BadAnswer(f"the answer lacks trade {link}, which is known", kind="hole")
-        if last is None and found.time_ns >= self._begin_ns:
-            raise BadAnswer(f"the answer has {found}, which was before {iso(self._begin_ns)}", kind="other_symbol")
-        if last and (found.price, found.amount) != (last.price, last.amount):
-            raise BadAnswer(f"the answer has other values of {last}", kind="other_symbol")
+        if found is None or (last is None and found.time_ns > self._begin_ns):
+            self._holes += 1
+            if self._holes >= _HOLES:
+                self._suspect_seam(now_ns)
+            if found is not None:
+                raise BadAnswer(f"the answer has {found}, which was before {iso(self._begin_ns)}", kind="other_symbol")
+            if self._seam or not (self._known.has_any(trades) and any(trade.number > link for trade in trades)):
+                raise BadAnswer(f"the answer lacks trade {link}, which is known", kind="hole")
+        else:
+            self._holes = 0
+        self.corrected += self._known.judge(trades, now_ns=now_ns)
+        if last is None and found is not None:
+            self._last = self._last or found
+            self._known.add([trade for trade in trades if trade.number <= link])
         self._is_confirmed = True
+        return found is not None
 
     def _check_first(self, trades: Sequence[Trade]) -> None:
         """Refuse an answer without the market's first trade, if the search has found one and none is released yet."""
@@ -232,80 +394,41 @@ class NumberedFeed:
         agreed = self._agreed[1] if self._agreed and self._agreed[0] == self._sequence.gap else 0
         return min(_RETRY_NS << agreed, _LONGEST_RETRY_NS)
 
-    def _agree(self, gap: Gap) -> list[Trade]:
-        """Count an answer without the first missing number; skip the gap if enough of them agree."""
+    def _agree(self, gap: Gap, clock_ns: int) -> list[Trade]:
+        """Count an answer without the first missing number; go on without the gap if enough of them agree."""
         seen = self._agreed[1] + 1 if self._agreed and self._agreed[0] == gap else 1
         self._agreed = gap, seen
         if seen < self._skip_answers:
             return []
         self._agreed = None
         self.skipped.append(gap)
+        before_ns = self._last.time_ns if self._last else self._begin_ns
         released = self._sequence.skip(gap)
+        after_ns = min((trade.time_ns for trade in released), default=before_ns)
+        span = TimeRange(before_ns, max(before_ns, after_ns) + 1)
+        self.gaps.open(OpenGap(gap.first, gap.last, span, ProvisionalReason.MISSING_IDS, clock_ns))
         self._note(released)
         return released
 
     def _complete(self, news: bool, clock_ns: int, now_ns: int) -> None:
-        """Note that REST has no further trade; what an earlier answer had covered too is settled.
-
-        One answer could have been cut short. Had it been, this one would have brought the rest.
-        """
-        if self._sequence.next_number is not None:
-            self._sequence.advance(self._covered_ns - MARGIN_NS)
-        self._covered_ns = max(self._covered_ns, clock_ns)
+        """Note that REST has no further trade."""
+        if news and self._link is not None and self._link <= self._heard_number:
+            self._quiet.whole()
+        elif news:
+            self._quiet.broken()
+        quiet = self._quiet.answered(clock_ns, now_ns=now_ns)
+        if quiet is not None and self._sequence.next_number is not None:
+            start_ns, end_ns = self._sequence.settled_ns, quiet.until_ns - MARGIN_NS
+            self._sequence.advance(end_ns)
+            if quiet.is_provisional and end_ns > start_ns:
+                since_ns = self._alone.since_ns if self._alone else clock_ns
+                start_ns = self._alone.span.start_ns if self._alone else start_ns
+                span = TimeRange(start_ns, end_ns)
+                self._alone = ProvisionalSpan(span, ProvisionalReason.ONE_SOURCE, since_ns=since_ns)
         if news and self._was_complete:
             self._socket.suspect(now_ns=now_ns)
         self._was_complete = True
         self._socket.checked(now_ns=now_ns, news=news)
         self.due_ns = self._socket.ends_ns
-
-
-class Anchor:
-    """Queries for the trade before ``begin_ns``: `next_query`, then `add`, until `is_found`.
-
-    Attributes:
-        is_found: The search is over.
-        trade: The last known trade before the time; None if the market has none.
-        first_number: Number of the first trade at or after the time; None if the market has had no trade so far.
-    """
-
-    def __init__(self, begin_ns: int, *, by_number: bool) -> None:
-        """Begin the search.
-
-        Args:
-            by_number: Queries may name a number; otherwise only times.
-        """
-        self.is_found = False
-        self.trade: Trade | None = None
-        self.first_number: int | None = None
-        self._begin_ns = begin_ns
-        self._by_number = by_number
-        self._queries = 0
-        self._agreed = 0
-
-    def next_query(self) -> TradeQuery:
-        """Return the next query: the newest trades, then those from further and further back on."""
-        if self._queries == 0:
-            return TradeQuery()
-        if self._queries <= _LOOKBACKS:
-            back_ns = _FIRST_LOOKBACK_NS * _LOOKBACK_GROWTH ** (self._queries - 1)
-            return TradeQuery(since_ns=max(0, self._begin_ns - back_ns))
-        if self._by_number and self.first_number is not None:
-            return TradeQuery(number=max(0, self.first_number - PAGE_TRADES + 1))
-        return TradeQuery(since_ns=0) if not self._by_number else TradeQuery()
-
-    def add(self, trades: Sequence[Trade]) -> None:
-        """Add the answer to the last query."""
-        self._queries += 1
-        before = [trade for trade in trades if trade.time_ns < self._begin_ns]
-        if before:
-            self.trade = max(before, key=lambda trade: trade.number)
-            self.first_number = self.trade.number + 1
-            self.is_found = True
-            return
-        lowest = min((trade.number for trade in trades), default=None)
-        if lowest is not None and (self.first_number is None or lowest < self.first_number):
-            self.first_number = lowest
-            self._agreed = 0
-        elif self._queries > _LOOKBACKS + 1:
-            self._agreed += 1
-            self.is_found = self._agreed >= _ANSWERS
+        if self._known.has_doubts:
+            self.ask(now_ns + _RETRY_NS)

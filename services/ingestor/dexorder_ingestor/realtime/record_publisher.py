@@ -15,6 +15,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.dispatches import StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.realtime.candle_checks import CandleChecks
 from dexorder_ingestor.realtime.exchange_tasks import Alarm, Services
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_ingestor.realtime.live_series import DueTrades, LiveSeries
@@ -30,7 +31,7 @@ class RecordPublisher:
 
     Attributes:
         changed: Called after each change of the series.
-        on_closed: Called with candles that Kafka has.
+        checks: Candles that Kafka has, which are to be compared.
         waiting: Why the job settles nothing, as `tell` reports it.
     """
 
@@ -38,7 +39,7 @@ class RecordPublisher:
     headers: RecordHeaders
     series: LiveSeries
     changed: Callable[[], None]
-    on_closed: Callable[[ClosedCandles], None]
+    checks: CandleChecks
     alarm: Alarm = field(default_factory=Alarm)
     is_fenced: bool = False
     waiting: str = ""
@@ -46,7 +47,7 @@ class RecordPublisher:
     def __post_init__(self) -> None:
         self.job_id = self.headers.dispatch.dispatch_id
         self._clock = self.services.venue.clock
-        self._told = Knowledge(self.series.provisional)
+        self._told = Knowledge(self.series.provisional, self.checks.unchecked())
 
     def fence(self) -> None:
         """End without a completion: the relay no longer wants the job."""
@@ -107,11 +108,14 @@ class RecordPublisher:
             await self.services.publisher.produce(headers, value, key=headers.ticker)
             self.services.metrics.candles.labels(self.services.venue.name).inc(len(page.candles))
             self._report(period, page.span, len(page.candles))
-        self.on_closed(closed)
+        self.checks.add(closed)
+        self.tell()
 
     def tell(self) -> bool:
         """Report what the job knows beside its records, if it has changed; return whether provisional spans have."""
-        known, told = Knowledge(self.series.provisional, late=self.series.late, waiting=self.waiting), self._told
+        series, told = self.series, self._told
+        checked = self.checks.unchecked()
+        known = Knowledge(series.provisional, checked, series.corrected, series.late, self.waiting)
         if known == told:
             return False
         self._told = known

@@ -5,13 +5,13 @@ docs/protocol.md, "Realtime records", has the contract.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dexorder_common.kafka.page_record import encode_candle
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeaders
 from dexorder_common.model.periods import next_open, split_by_periods
-from dexorder_common.model.realtime import RealtimeDispatch
+from dexorder_common.model.realtime import ProvisionalSpan, RealtimeDispatch
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.rpc.realtime_messages import encode_realtime_series
 from dexorder_ingestor.exchange.trades import Trade
@@ -33,6 +33,7 @@ def encode_trade(trade: Trade) -> market_pb2.Trade:
         amount=trade.amount,
         side=_SIDES.get(trade.side, market_pb2.Trade.SIDE_UNSPECIFIED),
         received_ns=trade.received_ns,
+        revision=trade.revision,
     )
 
 
@@ -43,9 +44,13 @@ def trades_value(trades: Iterable[Trade]) -> bytes:
 
 
 def encode_live(
-    job_id: str, ticker: str, news: LiveNews, running: Iterable[tuple[int, Candle]]
+    job_id: str,
+    ticker: str,
+    news: LiveNews,
+    running: Iterable[tuple[int, Candle]],
+    provisional: Sequence[ProvisionalSpan] = (),
 ) -> relay_pb.JobMarketData:
-    """Return the live data of a job, with the candles that run."""
+    """Return the live data of a job, with the candles that run; those that touch a provisional span say so."""
     missed = [
         realtime_pb2.Missed(
             series=encode_realtime_series(ticker, each.period_seconds),
@@ -57,6 +62,10 @@ def encode_live(
     ]
     candles = [live_candle(period, candle, closed=True, amends=amends) for period, candle, amends in news.closed]
     candles += [live_candle(period, candle, received_ns=news.received_ns) for period, candle in running]
+    for candle in candles if provisional else ():
+        open_ns = candle.ohlcv.open_time_ns
+        span = TimeRange(open_ns, next_open(open_ns, candle.period_seconds))
+        candle.provisional = any(each.span.overlaps(span) for each in provisional)
     trades = [encode_trade(each) for each in news.trades]
     for message in trades:
         message.refilled = message.trade_id in news.refilled

@@ -13,7 +13,12 @@ import structlog
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.realtime import Knowledge, RealtimeStatus
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.rpc.realtime_messages import decode_provisional, encode_realtime_series, encode_status
+from dexorder_common.rpc.realtime_messages import (
+    decode_provisional,
+    decode_unchecked,
+    encode_realtime_series,
+    encode_status,
+)
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
@@ -204,8 +209,14 @@ async def resume(
     if not answer.current:
         return None
     wanted = {each.period_seconds: each.start_ns for each in answer.candles}
-    provisional = tuple(sorted(map(decode_provisional, answer.provisional)))
-    return Resume(answer.start_ns, answer.last_trade_id, wanted, provisional)
+    return Resume(
+        answer.start_ns,
+        answer.last_trade_id,
+        wanted,
+        {each.period_seconds: each.first_ns or each.start_ns for each in answer.candles},
+        tuple(sorted(map(decode_provisional, answer.provisional))),
+        tuple(map(decode_unchecked, answer.unchecked)),
+    )
 
 
 def _encode(progress: SeriesReport) -> pb.RealtimeReport:

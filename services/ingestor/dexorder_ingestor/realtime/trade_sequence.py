@@ -44,11 +44,15 @@ class NumberedTrades:
         self._lowest: int | None = None
         """Lowest number that waits; None if it has to be searched, which is slow with thousands."""
         self._highest = -1
+        self.below: list[Trade] = []
+        """Trades of the last `add` with numbers that are already behind it: copies, or late ones."""
 
     def add(self, trades: Iterable[Trade]) -> list[Trade]:
         """Add trades; return those that can be released now, in the order of time and number."""
         released = []
         waiting = self._waiting
+        if self.below:
+            self.below = []
         for trade in trades:
             number = trade.number
             if self.next_number is None:
@@ -66,10 +70,17 @@ class NumberedTrades:
                     if self._lowest is not None:
                         self._lowest = min(self._lowest, number)
                     waiting.setdefault(number, trade)
+            else:
+                self.below.append(trade)
         if released:
             released.sort()
             self.settled_ns = max(self.settled_ns, released[-1].time_ns)
         return released
+
+    @property
+    def waiting(self) -> list[Trade]:
+        """Trades that wait for smaller numbers."""
+        return list(self._waiting.values())
 
     @property
     def gap(self) -> Gap | None:
@@ -83,7 +94,7 @@ class NumberedTrades:
         return Gap(self.next_number, self._lowest - 1)
 
     def skip(self, gap: Gap) -> list[Trade]:
-        """Take the numbers of the first gap for unused; return the trades that this releases."""
+        """Go on without the numbers of the first gap; return the trades that this releases."""
         if gap.first != self.next_number:
             return []
         self.next_number = gap.last + 1

@@ -17,6 +17,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.upsert import KeyRange
 from dexorder_spark.tables.tickers import SNAPSHOTS
@@ -75,6 +76,21 @@ def found(table: Table) -> dict[tuple[str, int], tuple[float, float, str | None]
     }
     assert len(by_id) == len(rows), "a trade is doubled"
     return by_id
+
+
+def test_a_correction_takes_the_place_of_its_trade_and_the_first_values_come_back_never(tmp_path: Path) -> None:
+    load, sent = load_new(tmp_path, TICKS.name), Sent("BTC/USDT.SIM", 0, 3, 7, 0)
+    head, value = sent.record()
+    wrong = market_pb2.Trades.FromString(value)
+    wrong.trades[1].price = 99.0
+    corrected = market_pb2.Trades.FromString(value)
+    corrected.trades[1].revision = 5
+    prices = []
+    for body in (wrong, corrected, wrong, corrected):
+        commit_as_driver(load, TRADES, [(head, body.SerializeToString())], [sent.key_range()], lambda: None)
+        prices.append(found(load())["BTC/USDT.SIM", 1][0])
+    right = corrected.trades[1].price
+    assert prices == [99.0, right, right, right] and len(found(load())) == 3
 
 
 records_sent = st.builds(

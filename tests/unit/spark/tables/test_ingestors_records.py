@@ -21,7 +21,7 @@ def test_trades() -> None:
     TRADES.check(head)
     rows = TICKS.rows(TRADES.decode(head, trades_value(trades)))
     times = {"time": second(1) // 1_000, "received_at": second(2) // 1_000}
-    shared = {"ticker": head.ticker, "dispatch": 9} | times
+    shared = {"ticker": head.ticker, "dispatch": 9, "revision": None} | times
     assert rows == [
         shared | {"trade_id": "17", "price": 1.5, "amount": 2.5, "side": "buy"},
         shared | {"trade_id": "b-7", "price": 1e-8, "amount": 0.0, "side": None},

@@ -48,7 +48,17 @@ def test_literal_bytes_become_a_row() -> None:
         "side": "sell",
         "received_at": 25_000,
         "dispatch": 7,
+        "revision": None,
     }
+
+
+def test_of_two_copies_in_one_record_the_later_revision_is_kept_whatever_their_order() -> None:
+    first, corrected = trade(3).message(), trade(3).message(price=9.0, revision=5)
+    for copies in ([first, corrected], [corrected, first], [first, corrected, first]):
+        (row,) = TICKS.rows(decode_page(HEAD, record(*copies)))
+        assert (row["price"], row["revision"]) == (9.0, 5)
+    with pytest.raises(InvalidRequest, match="trade 1 differs from trade 0"):
+        decode_page(HEAD, record(corrected, trade(3).message(price=8.0, revision=5)))
 
 
 def test_rows_are_ordered_by_time_and_late_trades_are_good() -> None:
@@ -84,6 +94,7 @@ LONG = "x" * 129
         ({"trade_id": "1\n2"}, "a trade_id that is not"),
         ({"time_ns": 0}, "a time_ns outside [1, "),
         ({"time_ns": 2**64 - 1}, "a time_ns outside [1, "),
+        ({"revision": 2**63}, "a revision outside [0, 9223372036854775807]"),
         ({"received_ns": 2**63}, "a received_ns outside [0, 9223372036854775807]"),
         ({"price": 0.0}, "a price of 0 or below"),
         ({"price": -1.0}, "a price of 0 or below"),

@@ -14,6 +14,7 @@ from dexorder_common.model.page import Kind
 from dexorder_common.model.periods import ceil_to_grid, open_times
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.realtime import job
+from dexorder_ingestor.realtime.numbered import quiet_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_file, running_sim, running_world
@@ -154,7 +155,8 @@ async def live_world(
     No call and no stop is cut off, however slow the machine is; otherwise records may come twice, and reports be lost.
     """
     settings = {"rpc_timeout_seconds": 60.0, "publish_timeout_seconds": 120.0, **settings}
-    with patch.object(job, "_STOP_SECONDS", 60.0):
+    alone_ns = int(quiet_time.REST_ALONE_NS / speed)
+    with patch.object(job, "_STOP_SECONDS", 60.0), patch.object(quiet_time, "REST_ALONE_NS", alone_ns):
         async with running_sim(speed=speed, **(sim or {})) as exchange:
             path = exchanges_file(folder, exchange.url, ccxt=dialect, realtime=4, slots=1, rate_per_second=1000)
             async with running_world(folder, path, **{"candle_check_seconds": 0.5, **settings}) as world:

@@ -12,7 +12,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
-from dexorder_ingestor.realtime.exchange_tasks import refetch
+from dexorder_ingestor.realtime.candle_checker import refetch
 
 SPAN = TimeRange(1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS)
 

@@ -61,7 +61,6 @@ def test_candles_equal_the_oracle_in_whatever_order_trades_come_and_however_ofte
             take(builder.close(_START_NS + 120 * SECOND_NS))
     take(builder.close(_END_NS))
     assert covered == {60: _END_NS, 300: _END_NS}
-    assert builder.too_late == 0
     for period, found in candles.items():
         assert [found[open_ns] for open_ns in sorted(found)] == _oracle(tape, period)
 
@@ -78,9 +77,33 @@ def test_a_candle_closes_without_a_trade_and_an_empty_period_has_none() -> None:
     assert [c.open_ns for c in closed.candles] == [_START_NS]
 
 
-def test_trades_of_forgotten_candles_are_counted_and_change_nothing() -> None:
-    builder = LiveCandles({60: _START_NS})
+def test_a_forgotten_candle_of_a_late_trade_is_doubtful_and_closed_again_once_it_is_rebuilt() -> None:
+    builder, late = LiveCandles({60: _START_NS}), Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)
     builder.close(_START_NS + 600 * SECOND_NS)
-    builder.add([Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)])
-    assert builder.too_late == 1
+    builder.add([late], lambda trade: False)
+    assert not builder.doubtful, "an earlier dispatch has counted it"
+    builder.add([late])
+    assert [*builder.doubtful] == [(60, _START_NS)]
     assert builder.close(_START_NS + 600 * SECOND_NS) == []
+    builder.rebuild(60, _START_NS, [late])
+    (closed,) = builder.close(_START_NS + 600 * SECOND_NS)
+    assert closed.amends and [candle.volume for candle in closed.candles] == [3.0]
+    assert builder.close(_START_NS + 600 * SECOND_NS) == []
+
+
+def test_the_newest_candle_is_forgotten_too_when_no_trade_comes_for_long() -> None:
+    builder = LiveCandles({60: _START_NS})
+    builder.add([Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)])
+    builder.close(_START_NS + 600 * SECOND_NS)
+    builder.add([Trade(_START_NS + 1, 2, "2", 2.0, 3.0, "", 1, 0)])
+    assert [*builder.doubtful] == [(60, _START_NS)]
+    assert builder.close(_START_NS + 600 * SECOND_NS) == []
+
+
+def test_a_trade_that_comes_again_after_its_candle_was_rebuilt_is_counted_once() -> None:
+    builder, late = LiveCandles({60: _START_NS}), Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)
+    builder.close(_START_NS + 60 * SECOND_NS)
+    builder.rebuild(60, _START_NS, [late])
+    builder.add([late])
+    (closed,) = builder.close(_START_NS + 60 * SECOND_NS)
+    assert [candle.volume for candle in closed.candles] == [3.0]

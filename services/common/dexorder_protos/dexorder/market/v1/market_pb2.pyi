@@ -81,6 +81,7 @@ class Trade(_message.Message):
     TICKER_FIELD_NUMBER: _builtins.int
     RECEIVED_NS_FIELD_NUMBER: _builtins.int
     REFILLED_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     trade_id: _builtins.str
     """The exchange's id of the trade, as text; unique within a ticker."""
     time_ns: _builtins.int
@@ -99,6 +100,10 @@ class Trade(_message.Message):
     """In live data: a query released it, after the start of a subscription in the past, a cut or a gap, so it may be old. Not set
     in records.
     """
+    revision: _builtins.int
+    """Of a trade whose values the exchange has corrected, the time of that, nanoseconds since the epoch; 0 of the first values.
+    Of two copies of a trade the one with the larger revision counts.
+    """
     def __init__(
         self,
         *,
@@ -110,10 +115,11 @@ class Trade(_message.Message):
         ticker: _builtins.str = ...,
         received_ns: _builtins.int = ...,
         refilled: _builtins.bool = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "price", b"price", "received_ns", b"received_ns", "refilled", b"refilled", "side", b"side", "ticker", b"ticker", "time_ns", b"time_ns", "trade_id", b"trade_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "price", b"price", "received_ns", b"received_ns", "refilled", b"refilled", "revision", b"revision", "side", b"side", "ticker", b"ticker", "time_ns", b"time_ns", "trade_id", b"trade_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

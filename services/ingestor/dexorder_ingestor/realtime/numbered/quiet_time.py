@@ -1,0 +1,116 @@
+"""Time in which no trade came: from when on two sources say so. Pure.
+
+A later trade proves by its number that none before it is missing. Without one, REST and the socket have to agree:
+
+- REST was asked, and the exchange's time noted; the socket has then given a sign of life, so it would have sent what
+  happened before; REST, asked after that, still has nothing.
+- The socket counts only for the time in which it was open without a break: it does not send again what it has missed.
+- It counts only while its silence is not longer than some that the market has had: a subscription can end although its
+  connection lives.
+
+Where the socket does not count, REST has to have nothing `REST_ALONE_NS` later, while the socket gives signs of life.
+The time is provisional then, until a later trade comes.
+Times are of the monotonic clock, those of ``clock_ns`` the exchange's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from dexorder_common.model.times import SECOND_NS
+
+REST_ALONE_NS = 60 * SECOND_NS
+"""Time by which a replica may be behind, or a cache old, where the socket does not count."""
+_USUAL_NS, _USUAL_FACTOR = 3 * SECOND_NS, 3
+"""A silence up to this length, or up to this many times the longest one so far, is usual."""
+_FADING = 0.995
+"""Weight of the longest silence after a further message."""
+
+
+class _Answer(NamedTuple):
+    """An answer without a further trade: when it came, and a time that the exchange's clock had passed before it."""
+
+    at_ns: int
+    clock_ns: int
+
+
+class Quiet(NamedTuple):
+    """Time up to which there is no trade, by the exchange's clock, and whether only REST says so."""
+
+    until_ns: int
+    is_provisional: bool
+
+
+class QuietTime:
+    """Answers of REST and signs of life of the socket, since the last trade."""
+
+    def __init__(self) -> None:
+        self._answers: deque[_Answer] = deque()
+        self._heard_ns: int | None = None
+        self._longest_ns = 0.0
+        self._alive_ns = self._alive_when_asked_ns = -1
+        self._open_ns: int | None = None
+        """Time of the first sign of life since the last break; None without any."""
+        self._is_whole = False
+        """Whether the socket was open without a break since the newest trade that is released."""
+
+    @property
+    def wants_life_after_ns(self) -> int | None:
+        """Time after which a sign of life would settle something; None if nothing waits for one."""
+        if not self._answers or self._alive_ns > self._answers[-1].at_ns:
+            return None
+        return self._answers[-1].at_ns
+
+    def heard(self, *, now_ns: int, is_news: bool) -> None:
+        """Count a message of the market; ``is_news`` if it has the newest trade, and none before it is missing."""
+        if self._heard_ns is not None and self._is_whole:
+            self._longest_ns = max(self._longest_ns * _FADING, now_ns - self._heard_ns)
+        self._heard_ns = now_ns
+        self.alive(now_ns)
+        if is_news:
+            self.whole()
+
+    def whole(self) -> None:
+        """Note that the socket has sent the newest trade, and that none before it is missing."""
+        self._is_whole = True
+        self._answers.clear()
+
+    def alive(self, at_ns: int) -> None:
+        """Count a sign of life of the connection: a message of any market, or the answer to a ping."""
+        self._alive_ns = max(self._alive_ns, at_ns)
+        if self._open_ns is None:
+            self._open_ns = at_ns
+
+    def broken(self) -> None:
+        """Note that the connection is lost, or has missed something."""
+        self._is_whole = False
+        self._answers.clear()
+        self._alive_ns = self._alive_when_asked_ns = -1
+        self._open_ns = None
+
+    def asked(self) -> None:
+        """Note that REST is asked now: signs of life from now on say nothing about its answer."""
+        self._alive_when_asked_ns = self._alive_ns
+
+    def answered(self, clock_ns: int, *, now_ns: int) -> Quiet | None:
+        """Add an answer without a further trade; return the time up to which there is none, if more is known of it.
+
+        Args:
+            clock_ns: A time that the exchange's clock had passed before the query.
+        """
+        settled = None
+        while self._answers and self._alive_when_asked_ns > self._answers[0].at_ns:
+            answer = self._answers[0]
+            is_provisional = not (self._is_whole and self._is_usual(answer.at_ns))
+            if is_provisional and now_ns < answer.at_ns + REST_ALONE_NS:
+                break
+            self._answers.popleft()
+            settled = Quiet(answer.clock_ns, is_provisional or (settled is not None and settled.is_provisional))
+            self._is_whole |= self._open_ns is not None and self._open_ns <= answer.at_ns
+        self._answers.append(_Answer(now_ns, clock_ns))
+        return settled
+
+    def _is_usual(self, at_ns: int) -> bool:
+        silence_ns = at_ns - (self._heard_ns or 0)
+        return silence_ns <= max(_USUAL_NS, _USUAL_FACTOR * self._longest_ns)
