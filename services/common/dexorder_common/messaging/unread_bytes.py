@@ -82,8 +82,16 @@ class UnreadBytes:
         self._connections.pop(connection.address, None)
 
     def received(self, frames: Sequence[bytes], last: zmq.Frame) -> None:
-        """Count a message that the owner has read; ``last`` is ZMQ's object of its last frame."""
-        connection = self._connections.get(str(last["Peer-Address"]))
+        """Count a message that the owner has read; ``last`` is ZMQ's object of its last frame.
+
+        Peers of ZMTP 1.0 and 2.0 have no address, so what is read of them is not counted: they may send no more than
+        the limit.
+        """
+        try:
+            address = str(last["Peer-Address"])
+        except zmq.ZMQError:
+            return
+        connection = self._connections.get(address)
         if connection is not None:
             connection.read += sum(map(len, frames)) + FRAME_BYTES * len(frames)
             if connection.is_waiting:

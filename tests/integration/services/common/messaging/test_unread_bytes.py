@@ -113,6 +113,20 @@ def test_a_connection_that_waits_for_its_reader_is_not_closed(monkeypatch: pytes
             heard += part
 
 
+def test_a_peer_of_an_old_protocol_is_read_like_any_other() -> None:
+    """Its messages have no properties, which must not end whoever reads them."""
+    with serving() as (address, reader), zmtp.connect(address) as honest:
+        reader.reads.set()
+        host, port = address.removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as old:
+            old.sendall(b"\x01\x00" + b"\x06\x00hello")  # ZMTP 1.0: an empty routing id, then a message
+            honest.sendall(zmtp.message(b"honest"))
+            assert b"honest" in honest.recv(4_096)
+            assert b"hello" in old.recv(4_096)
+        honest.sendall(zmtp.message(b"again"))
+        assert b"again" in honest.recv(4_096)
+
+
 def test_no_more_connections_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxying, "MAX_CONNECTIONS", 2)
     with serving() as (address, _), zmtp.connect(address), zmtp.connect(address) as second:
