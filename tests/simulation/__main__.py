@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from tests.simulation.loop import Spinning
 from tests.simulation.run import Broken, Run
 
 PARTS = {
@@ -33,7 +34,7 @@ def run_many(simulate: Simulate, seeds: Sequence[int]) -> dict[int, str]:
     for seed in seeds:
         try:
             simulate(seed)
-        except Broken as broken:
+        except (Broken, Spinning) as broken:
             found[seed] = str(broken)
     return found
 

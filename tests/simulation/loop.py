@@ -179,7 +179,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 continue
             self.steps += 1
             if self.steps > self._last_instant_steps + _STEPS_OF_AN_INSTANT:
-                raise Spinning(f"{process.name} does not wait, last in {due.callback!r}")
+                last = getattr(due.callback, "__self__", due.callback)  # the task of a step
+                raise Spinning(f"{process.name} does not wait, last in {last!r}")
             try:
                 due.context.run(due.callback, *due.values)
             except errors:
