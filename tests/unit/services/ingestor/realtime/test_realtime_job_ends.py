@@ -15,6 +15,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange import live_sockets
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.trades import TradeSeries
+from dexorder_ingestor.realtime import candle_checks
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import NOW_NS, until
 from tests.unit.services.ingestor.realtime.live_world import SECOND_NS, check_job, live_world, resume_at
@@ -125,7 +126,10 @@ async def test_a_trade_with_wrong_values_is_found_by_the_exchanges_candle_and_am
         assert {i: trades[i] for i in true_trades} == {i: amount for i, (_, _, amount) in true_trades.items()}
 
 
-async def test_a_repair_is_tried_again_when_the_exchange_does_not_answer(tmp_path: Path) -> None:
+async def test_a_repair_is_tried_again_when_the_exchange_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candle_checks, "_RETRY_NS", SECOND_NS // 10)  # the exchange's clock is known by queries only
     start_ns = NOW_NS // MINUTE_NS * MINUTE_NS - 3 * MINUTE_NS
     settings: dict[str, Any] = {"candle_check_seconds": 0.2, "attempts": 1, "backoff_seconds": 0}
     async with live_world(tmp_path, since_ns=start_ns, speed=10, **settings) as live:
