@@ -28,8 +28,10 @@ class Generation:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def close(self) -> None:
-        """Close it."""
-        os.close(self._file)
+        """Close it; a second call does nothing, as its descriptor may be another file's by then."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def known(self) -> int:
         """Return the number; 0 if there is none."""

@@ -68,7 +68,16 @@ def test_trades_come_by_time_and_id_and_only_those_of_the_market_and_range(marke
     with Client() as client:
         found = client.trades(TICKER, START + SECOND_NS, START + 3 * SECOND_NS)
         assert found["trade_id"].to_pylist() == ["8", "9", "10"]
-        assert found.column_names == ["ticker", "trade_id", "time", "price", "amount", "side", "received_at"]
+        assert found.column_names == [
+            "ticker",
+            "trade_id",
+            "time",
+            "price",
+            "amount",
+            "side",
+            "received_at",
+            "revision",
+        ]
         assert client.trades(TICKER, START, "now")["side"].to_pylist()[-1] is None
         assert client.trades("XRP/USDT.SIM", START).num_rows == 0
         with pytest.raises(RequestRefused, match="is not after since"):

@@ -20,6 +20,7 @@ from dexorder_common.model.errors import (
     NotFound,
     SuiteError,
     Unavailable,
+    Uncertain,
 )
 
 REFUSED = KafkaError(KafkaError._TRANSPORT, "b1: Connect failed: Connection refused (after 0ms in state CONNECT)")
@@ -70,10 +71,10 @@ def test_error_text() -> None:
         (KafkaError.INVALID_RECORD, InvalidRequest),
         (KafkaError._QUEUE_FULL, Exhausted),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed),
-        (KafkaError._MSG_TIMED_OUT, Unavailable),
-        (KafkaError._PURGE_INFLIGHT, Unavailable),
-        (KafkaError._FATAL, Unavailable),
-        (KafkaError.NOT_ENOUGH_REPLICAS, Unavailable),
+        (KafkaError._MSG_TIMED_OUT, Uncertain),
+        (KafkaError._PURGE_INFLIGHT, Uncertain),
+        (KafkaError._FATAL, Uncertain),
+        (KafkaError.NOT_ENOUGH_REPLICAS, Uncertain),
         (KafkaError.UNKNOWN, SuiteError),
     ],
 )
