@@ -44,6 +44,7 @@ _FIELDS: dict[str, pa.DataType] = {
     "side": pa.int32(),
     "ticker": pa.string(),
     "received_ns": pa.uint64(),
+    "refilled": pa.bool_(),
     "revision": pa.uint64(),
 }
 decode_trades = MessageColumns(pb.Trades, repeated("trades", _FIELDS), "the value of {size} bytes is not a Trades")

@@ -257,6 +257,7 @@ class NumberedFeed:
         self._anchor = None
         first, self._last = anchor.first_number, anchor.trade
         self._link = anchor.trade.number if anchor.trade else None
+        self._known.add([anchor.trade] if anchor.trade else [])
         if self._recorded is not None and first is not None and first > self._recorded + 1:
             first, self._last, self._link = self._recorded + 1, None, self._recorded
         self._sequence = NumberedTrades(first, self._begin_ns)
@@ -311,7 +312,10 @@ class NumberedFeed:
     def _add(self, trades: Sequence[Trade]) -> list[Trade]:
         released = self._sequence.add(trades)
         self._note(released)
-        return released
+        if self._recorded is not None:
+            return released
+        # the search may have missed the last trade before the start: then its successor is found behind it
+        return [trade for trade in released if trade.time_ns >= self._begin_ns]
 
     def _note(self, released: list[Trade]) -> None:
         if released:
