@@ -59,6 +59,11 @@ class GuardedClient:
         self._connect = client.tcp_connector.connect
         client.tcp_connector.connect = self._connect_unless_banned
 
+    @property
+    def hosts(self) -> int:
+        """Hosts that `renew_connection` uses in turn."""
+        return self._hosts.count
+
     def start_call(self) -> None:
         """Forget the last answer."""
         self.is_paused = False
@@ -123,6 +128,11 @@ class Hosts:
         self._urls = [client.urls["api"], *(_replaced(client.urls["api"], client, hosts) for hosts in chosen)]
         self._failed: set[int] = set()
         self._number = 0
+
+    @property
+    def count(self) -> int:
+        """Hosts in use, without those left out."""
+        return len(self._urls) - len(self._failed)
 
     def reset(self) -> None:
         """Use the exchange's own hosts, and no longer leave others out."""

@@ -274,6 +274,11 @@ class CcxtSession:
 
         await self.query("its markets", load)
 
+    @property
+    def hosts(self) -> int:
+        """See `GuardedClient.hosts`."""
+        return self.guard.hosts
+
     def renew_connection(self) -> None:
         """See `GuardedClient.renew_connection`."""
         self.guard.renew_connection()

@@ -135,8 +135,11 @@ class CellStream:
         inside = [c for c in candles if self.cell.start_ns <= c.open_ns < self._end_ns]
         self._candles.update((c.open_ns, c) for c in inside)
         ahead_ns = self._windows.after(inside[-1].open_ns) if inside else 0
-        # an answer without a new candle covers its window, and any other ends with its last candle
-        self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else min(window.end_ns, self._end_ns))
+        # An answer without a new candle covers its window, and any other ends with its last candle. But one that lacks
+        # candles of a cell with trades is untrue, and may lack those of the cells after it.
+        last = self.cell if self.cell.start_ns in self._cells else window
+        covered_ns = min(window.end_ns, last.end_ns, self._end_ns)
+        self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else covered_ns)
         self._check()
         return 2 * changed > len(shared) or self._is_foreign(window, candles)
 

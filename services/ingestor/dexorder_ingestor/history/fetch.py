@@ -40,8 +40,8 @@ from dexorder_ingestor.history.scan import Scan, settled_end_ns
 from dexorder_ingestor.history.trade_walk import settle_by_trades
 
 log = structlog.get_logger(__name__)
-_MAX_RETRIES = 7
-"""Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
+_MAX_ROUNDS = 7
+"""Queries of each host about a cell that does not tally before smaller cells or agreeing answers decide about it."""
 _UNKNOWN = Agreement()
 """Agreement that an unknown exchange needs: ten answers, or more if some disagree."""
 _MIN_FAILED = 4
@@ -134,9 +134,13 @@ class _CheckedFetch:
         await self.job.settle(TimeRange(end_ns, span.end_ns))
 
     async def wait(self, retries: int) -> bool:
-        """Wait before a retry, longer each time; return False if no more waiting is worth it."""
-        seconds = self.job.waits.take(retries) if retries > 2 else 0.0
-        if retries > _MAX_RETRIES or seconds is None:
+        """Wait before a round of retries, longer each time; return False if no more waiting is worth it.
+
+        A round asks each host once, so that a bad host uses up no try of another.
+        """
+        before, turn = divmod(retries - 1, self.job.hosts)
+        seconds = self.job.waits.take(before + 1) if before >= 2 and not turn else 0.0
+        if before >= _MAX_ROUNDS or seconds is None:
             return False
         if seconds:
             await self.job.venue.sleep(seconds)

@@ -149,6 +149,11 @@ class FetchJob:
         )
 
     @property
+    def hosts(self) -> int:
+        """Hosts that repeated queries ask in turn."""
+        return self._session.hosts
+
+    @property
     def is_over(self) -> bool:
         """The limit is reached, or too many pages in a row failed."""
         return self.is_limit_reached() or self._failed >= _MAX_FAILED_PAGES

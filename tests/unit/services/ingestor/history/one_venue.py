@@ -44,6 +44,8 @@ class OneVenue:
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         return "a timeframe"
 
+    hosts = 1
+
     def renew_connection(self) -> None:
         return
 

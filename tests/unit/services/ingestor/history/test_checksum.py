@@ -101,6 +101,22 @@ def test_shape_of_answers_is_learnt(shape: Shape, size: int, most_calls: int, wi
     assert AnswerShapes(shape).shape == shape
 
 
+def test_empty_answers_of_one_host_cost_the_first_cell_a_retry() -> None:
+    """Retries go to a host that is always empty and to the exchange's own in turn; the first answer has a hole."""
+    windows, shapes = QueryWindows(60, CallLimits(1_000, wide=True), closed_end_ns=opens(660)[0]), AnswerShapes()
+    cells = [coarse([MARKET[t] for t in open_times(minutes(n, 60), 60)]) for n in range(0, 600, 60)]
+    stream = CellStream(minutes(0, 600), 3600, {c.open_ns: c for c in cells}, windows, shapes, 1e-9)
+    calls, retries, is_other, hidden = 0, 0, False, set(opens(*range(20, 30)))
+    while stream.cell:
+        window = stream.next_window()
+        is_other ^= stream.retries > retries
+        found = [MARKET[t] for t in open_times(window, 60) if t in MARKET and (calls or t not in hidden)]
+        stream.add(window, [] if is_other else found)
+        calls, retries = calls + 1, stream.retries
+    assert [len(cell.candles) for cell in stream.take()] == [60] * 10
+    assert calls == 4, "with a hole; empty; the first cell; all after it"
+
+
 def world(history: History, periods: int, call: CallLimits, untruth: Untruth | None = None) -> World:
     return World(7, history, periods, 60, call, page=1_000, cells=CELLS, untruth=untruth)
 

@@ -101,6 +101,8 @@ class Exchange(OneVenue):
         assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)
         return "a timeframe"
 
+    hosts = 1
+
     def renew_connection(self) -> None:
         self._connection += 1
 
