@@ -123,11 +123,11 @@ def test_limit_returns_the_first_candles_only(smoke_suite: Suite) -> None:
     assert len(smoke_suite.rows("TRX/USDT.SIM", 60, span)) == 10
 
 
-def test_unknown_symbol_is_an_error_that_names_it(smoke_suite: Suite) -> None:
+def test_unknown_symbol_is_refused_by_name(smoke_suite: Suite) -> None:
     command = start_history(smoke_suite, "NOSUCH/USDT", minutes(0, 60))
     _, stderr = command.communicate(timeout=120)
-    assert command.returncode == 1
-    assert "NOSUCH/USDT" in stderr
+    assert command.returncode == 2
+    assert "'NOSUCH/USDT.SIM' is not a market of SIM" in stderr
 
 
 def test_invalid_frames_on_the_broker_port_are_dropped_and_counted(smoke_suite: Suite, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ async def test_ban_survives_the_process_that_received_it(tmp_path: Path) -> None
 
 
 UNITS_A_SECOND, BURST, CANDLES_COST, PAGES = 8, 1, 0.4, 20
-CHECKSUM_CALLS = 1
+CHECKSUM_CALLS = 2
+"""One for the cells, and one for a sample of smaller ones, which has their values."""
 SESSIONS = 4
 """Two venues, each with a slot and the question for its markets."""
 MOST_CALLS_1S = int((UNITS_A_SECOND + BURST) / CANDLES_COST) + 1 + SESSIONS + 1
