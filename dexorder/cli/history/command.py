@@ -116,14 +116,11 @@ def run(
         raise
     except BrokenPipeError:
         raise  # the reader of stdout has closed it
-    except RelayUnreachable:
-        if not (follower.is_accepted or is_resumed):  # there is nothing to resume
-            store.forget(new)
-            raise
-        err.print(f"{follower.stop_message()}{resume}")
-        raise
     except (DexorderError, OSError) as error:
-        err.print(f"{follower.stop_message()}{resume}")
+        if isinstance(error, RelayUnreachable) and not (follower.is_accepted or is_resumed):
+            store.forget(new)  # there is nothing to resume
+        else:
+            err.print(f"{follower.stop_message()}{resume}")
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
     finally:
         tracing.shutdown()

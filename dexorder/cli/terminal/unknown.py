@@ -18,8 +18,7 @@ async def refuse_unknown(client: dexorder.AsyncClient, ticker: str, period: str 
 
     Raise VenueUnknown if no ingestor has reported the exchange's markets, so the check is impossible.
     """
-    if (problem := await _problem(client, ticker)) and not (await client.series.coverage(ticker, period)).known:
-        raise RequestRefused(f"{problem}, and nothing of it is stored")
+    await _refuse_unless_stored(client, await _problem(client, ticker), ticker, period)
 
 
 class Listings:
@@ -35,10 +34,8 @@ class Listings:
         if venue not in self._symbols:
             self._symbols[venue] = asyncio.create_task(self._fetch(venue))
         listed = await self._symbols[venue]
-        if listed is None or not (problem := _problem_with(symbol, venue, listed)):
-            return
-        if not (await self._client.series.coverage(ticker, period)).known:
-            raise RequestRefused(f"{problem}, and nothing of it is stored")
+        if listed is not None:
+            await _refuse_unless_stored(self._client, _problem_with(symbol, venue, listed), ticker, period)
 
     async def _fetch(self, venue: str) -> list[str] | None:
         try:
@@ -71,6 +68,11 @@ def refuse_misspelt(relay: str | None, *tickers: str) -> None:
 
     if tickers:
         asyncio.run(refuse())
+
+
+async def _refuse_unless_stored(client: dexorder.AsyncClient, problem: str, ticker: str, period: str | int) -> None:
+    if problem and not (await client.series.coverage(ticker, period)).known:
+        raise RequestRefused(f"{problem}, and nothing of it is stored")
 
 
 async def _problem(client: dexorder.AsyncClient, ticker: str) -> str:
