@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -129,12 +130,16 @@ def test_a_collector_that_is_away_keeps_nothing_from_ending(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setattr("dexorder_common.tracing.FLUSH_SECONDS", 0.1)
     tracing.configure("relay")
     with tracing.span("work", root=True) as span:
         assert tracing.context_of(span) is not None
     tracing.shutdown()
     assert not tracing.is_on()
+    # The exporter draws its pauses from the module ``random``; hypothesis takes that for a fault of its test.
+    for thread in [each for each in threading.enumerate() if each.name == "traces-shutdown"]:
+        thread.join()
 
 
 @pytest.mark.parametrize(
