@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 # pytest keeps the rewritten tests, so that each worker of the next run need not compile them again.
 export PYTHONDONTWRITEBYTECODE :=
 # More workers than cores: the groups of tests that share Kafka, Spark or a suite mostly wait. conftest.py sorts them.
-PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
 LIGHT := .venv/.light-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt

@@ -1,6 +1,8 @@
 """Plugins and fixtures of every test, and the assignment of tests to xdist workers."""
 
+import gc
 import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -47,6 +49,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in marks:  # the sockets that pyspark leaves to the garbage collector after a collect
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     items.sort(key=lambda item: ranks[item])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without Python's search for cycles, which took more than half of the time of each worker.
+
+    What was collected stays for the whole run, so later searches leave it out as well.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,7 +23,7 @@ from tests.paths import ROOT
 
 PAGE = ROOT / "bench" / "results" / "nightly.md"
 GATE = "not smoke and not nightly and not soak"
-PARALLEL = "-n 3 --dist loadgroup --no-loadscope-reorder"
+PARALLEL = "-n 4 --dist loadgroup --no-loadscope-reorder"
 COVERAGE = (
     "python -m coverage erase && python -m coverage run -m pytest -q tests/unit && "
     "python -m coverage combine --quiet && python -m coverage report"

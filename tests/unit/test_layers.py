@@ -1,4 +1,4 @@
-"""Pure modules import no transport: each is imported in a process in which gRPC, ZMQ, Kafka and protobuf are barred."""
+"""Pure modules import no transport: a process imports them, in which gRPC, ZMQ, Kafka and protobuf are barred."""
 
 from __future__ import annotations
 
@@ -25,25 +25,21 @@ NOT_YET: frozenset[str] = frozenset(
 IMPORT_EACH = r"""
 import importlib, json, sys
 
-barred = json.loads(sys.argv[1])
-
 class Bar:
-    def find_spec(self, name, path=None, target=None):
-        for each in barred:
-            if (name == each or name.startswith(each + ".")) and not (each == "pyspark" and pyspark_allowed):
-                raise ModuleNotFoundError(f"{name} is barred")
-        return None
+    def __init__(self, names):
+        self.names = names
 
-sys.meta_path.insert(0, Bar())
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(tuple(self.names)):
+            raise ModuleNotFoundError(f"{name} is barred")
+
+bar = Bar(json.loads(sys.argv[1]))
+sys.meta_path.insert(0, bar)
 failures = {}
-for module in json.load(sys.stdin):
-    # Our own modules are imported again for each module, so that each has to resolve its own imports.
-    pyspark_allowed = module.startswith("dexorder_spark.")
-    for name in [n for n in sys.modules if n.startswith("dexorder")]:
-        del sys.modules[name]
-    if not pyspark_allowed:
-        for name in [n for n in sys.modules if n.partition(".")[0] == "pyspark"]:
-            del sys.modules[name]
+is_spark = lambda name: name.startswith("dexorder_spark.")
+for module in sorted(json.load(sys.stdin), key=is_spark):
+    if is_spark(module) and "pyspark" in bar.names:  # no other module comes after these
+        bar.names.remove("pyspark")
     try:
         importlib.import_module(module)
     except ImportError as error:
