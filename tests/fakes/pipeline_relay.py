@@ -28,7 +28,7 @@ class PipelineRelay(rpc.PipelineServiceServicer):
         reports: Reports that were answered with OK.
         waiting: Set once a report waits for its answer.
         udfs: What SyncUdfs answers.
-        synced: The last request of SyncUdfs.
+        synced: The last report of SyncUdfs, of all its parts.
         udf_lines: Lines of all requests of SyncUdfs by UDF.
     """
 
@@ -39,6 +39,8 @@ class PipelineRelay(rpc.PipelineServiceServicer):
         self.udfs: list[UdfRegistration] = []
         self.synced = pb.SyncUdfsRequest()
         self.udf_lines: dict[str, list[str]] = {}
+        self.udfs_in_a_page = 2
+        self._parts: list[pb.SyncUdfsRequest] = []
         self._free = threading.Event()
         self._free.set()
 
@@ -76,10 +78,22 @@ class PipelineRelay(rpc.PipelineServiceServicer):
         return pb.ReportTriggerEventsResponse()
 
     def SyncUdfs(self, request: pb.SyncUdfsRequest, context: Any) -> pb.SyncUdfsResponse:
-        self.synced = request
         for each in request.logs:
             self.udf_lines.setdefault(each.name, []).extend(line.text for line in each.lines)
-        return pb.SyncUdfsResponse(registrations=map(encode_registration, self.udfs))
+        if not request.page_token:
+            self._parts = [*self._parts, request] if request.part else [request]
+            assert [each.part for each in self._parts] == [*range(len(self._parts))]
+            if request.more:
+                return pb.SyncUdfsResponse()
+            synced = pb.SyncUdfsRequest()
+            for part in self._parts:
+                synced.MergeFrom(part)
+            self.synced = synced
+        at, size = int(request.page_token or 0), self.udfs_in_a_page
+        token = str(at + size) if at + size < len(self.udfs) else ""
+        return pb.SyncUdfsResponse(
+            registrations=map(encode_registration, self.udfs[at : at + size]), next_page_token=token
+        )
 
 
 @contextmanager

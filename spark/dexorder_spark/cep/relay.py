@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import grpc
@@ -54,7 +54,7 @@ class TriggerRelay(RelayClient):
         wait_s = 0.1
         while not self._stop.is_set():
             try:
-                for answer in self._answers(after):
+                for answer in whole(self._answers(after)):
                     changes = decode_changes(answer)
                     wait_s, after = 0.1 if answer.changes else wait_s, changes.cursor
                     yield changes
@@ -92,6 +92,16 @@ class TriggerRelay(RelayClient):
                     yield answer
         finally:
             call.cancel()
+
+
+def whole(answers: Iterable[pb.WatchTriggersResponse]) -> Iterator[pb.WatchTriggersResponse]:
+    """Yield answers as they were before the relay has sent their changes in parts."""
+    made = pb.WatchTriggersResponse()
+    for answer in answers:
+        made.MergeFrom(answer)
+        if not answer.more:
+            yield made
+            made = pb.WatchTriggersResponse()
 
 
 def split(events: Sequence[bytes]) -> list[list[bytes]]:

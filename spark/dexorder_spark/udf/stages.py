@@ -25,7 +25,7 @@ from dexorder_common.rpc.client_retry import error_text
 from dexorder_common.rpc.udf_messages import decode_registration, encode_definition, encode_status
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2 import UdfLogLine
+from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2 import UdfRegistration
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.records.relay_client import RelayClient
 from dexorder_spark.runtime.locks import WriterLocks
@@ -34,41 +34,9 @@ from dexorder_spark.tables.ticks import TRADES
 from dexorder_spark.udf.lake import UdfLake
 from dexorder_spark.udf.programs import Declared, Wanted, spec_of, wanted
 from dexorder_spark.udf.reader import UdfReader
+from dexorder_spark.udf.report import LogBook, lines_of, report_parts
 from dexorder_spark.udf.sinks import Sinks
 from dexorder_spark.udf.stage import UdfStage
-
-MAX_WAITING = 500
-"""Lines that wait of one UDF."""
-MAX_LINE = 4_096
-Line = tuple[int, str]
-"""Time in nanoseconds and text."""
-
-
-class LogBook:
-    """Lines by UDF; any thread may add, one thread takes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[str, deque[Line]] = {}
-
-    def add(self, name: str, text: str) -> None:
-        """Keep a line."""
-        with self._lock:
-            self._waiting.setdefault(name, deque(maxlen=MAX_WAITING)).append((time.time_ns(), text[:MAX_LINE]))
-
-    def take(self) -> dict[str, list[Line]]:
-        """Return the lines that wait, oldest first, and forget them."""
-        with self._lock:
-            found, self._waiting = self._waiting, {}
-        return {name: list(lines) for name, lines in found.items()}
-
-    def put_back(self, taken: dict[str, list[Line]]) -> None:
-        """Keep lines again that were not delivered, before newer ones."""
-        with self._lock:
-            for name, lines in taken.items():
-                newer = self._waiting.get(name, ())
-                self._waiting[name] = deque([*lines, *newer], maxlen=MAX_WAITING)
-
 
 log = structlog.get_logger(__name__)
 SYNC_SECONDS = 1.0
@@ -140,26 +108,34 @@ class UdfStages:
                 each.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _follow(self, stub: Any) -> None:
-        lines = self._logs.take()
-        request = pb.SyncUdfsRequest(
-            declared=[encode_definition(each.definition) for each in self._declared.values()],
-            statuses=map(encode_status, self.statuses()),
-            logs=[
-                pb.UdfLogLines(name=name, lines=[UdfLogLine(time_ns=time_ns, text=text) for time_ns, text in found])
-                for name, found in lines.items()
-            ],
+        parts = report_parts(
+            [encode_definition(each.definition) for each in self._declared.values()],
+            map(encode_status, self.statuses()),
+            self._logs.take(),
         )
         try:
-            answer: pb.SyncUdfsResponse = stub.SyncUdfs(request, timeout=_CALL_TIMEOUT_S)
+            found = self._reported(stub, parts)
         except grpc.RpcError as error:
-            self._logs.put_back(lines)
+            self._logs.put_back(lines_of(parts))
             log.debug("the relay does not answer; UDFs stay as they are", error=error_text(error))
             return
         try:
-            registrations = map(decode_registration, answer.registrations)
+            registrations = map(decode_registration, found)
             self.apply(wanted(self._declared, registrations, any_command=self._settings.udf_any_command))
         except Exception as error:  # one UDF's fault is in its status; this is ours
             log.error("UDFs cannot be started", error=f"{type(error).__name__}: {error}"[:500])
+
+    def _reported(self, stub: Any, parts: deque[pb.SyncUdfsRequest]) -> list[UdfRegistration]:
+        """Send the parts, of which those that were not answered stay, and return what all pages say is to run."""
+        answer = pb.SyncUdfsResponse()
+        while parts:
+            answer = stub.SyncUdfs(parts[0], timeout=_CALL_TIMEOUT_S)
+            parts.popleft()
+        found = list(answer.registrations)
+        while token := answer.next_page_token:
+            answer = stub.SyncUdfs(pb.SyncUdfsRequest(page_token=token), timeout=_CALL_TIMEOUT_S)
+            found += answer.registrations
+        return found
 
     def apply(self, all_wanted: Mapping[str, Wanted]) -> None:
         """Stop stages that are not wanted, or wanted otherwise; start the wanted ones that do not run."""

@@ -25,6 +25,8 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 OHLC, TICKS = "ohlc", "ticks"
 INPUTS = (OHLC, TICKS)
 DEFAULT_TIMEOUT_S, DEFAULT_ANSWER_S = 10.0, 120.0
+MAX_DEFINITION_BYTES = 256 * 1024
+"""Bytes of all texts of a definition together, so that an answer has room for several."""
 T = TypeVar("T")
 
 
@@ -143,9 +145,20 @@ class UdfDefinition:
             self.command.check(self.name)
         self.input.check(self.name)
         self.output.check(self.name)
+        if (size := self._text_bytes()) > MAX_DEFINITION_BYTES:
+            raise InvalidRequest(
+                f"UDF {self.name}: its args, env, options and tickers have {size} bytes; "
+                f"at most {MAX_DEFINITION_BYTES} are allowed"
+            )
         for setting in ("timeout_seconds", "answer_seconds"):
             if not 1 <= (value := getattr(self, setting)) <= 3_600:
                 raise InvalidRequest(f"UDF {self.name}: {setting} {value:g} is not between 1 and 3600")
+
+    def _text_bytes(self) -> int:
+        env, options = self.command.env.items(), self.options.items()
+        pairs = (text for pair in env for text in pair)
+        values = (text for name, given in options for text in (name, *given))
+        return sum(len(text.encode()) for text in (*self.command.args, *pairs, *values, *self.input.tickers))
 
     @property
     def table(self) -> str:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TypeVar
 
+from google.protobuf.message import Message
+
 from dexorder_common.model.coverage import CoveragePage, CoverageRange, known_ranges
 from dexorder_common.model.cursor import Cursor, StreamStart
 from dexorder_common.model.errors import InvalidRequest
@@ -22,7 +24,10 @@ WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
 PAGE_SIZE = 100
 MAX_TOKEN = 2**63 - 1
+MAX_PAGE_BYTES = 1024 * 1024
+"""Bytes of the entries of a page, of which one alone may have more."""
 V = TypeVar("V")
+M = TypeVar("M", bound=Message)
 TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:", "REVISED:")
 
 
@@ -144,8 +149,22 @@ def read_token(text: str) -> int | None:
     return int(text)
 
 
-def page_by_name(items: Iterable[V], name_of: Callable[[V], str], wanted: int, token: str) -> tuple[list[V], str]:
-    """Return the page of a list after the name in a token, and the token of the next one; empty after the last.
+def fitting(messages: Iterable[M]) -> list[M]:
+    """Return the first messages that fit into an answer together, at least one if there are any."""
+    found: list[M] = []
+    size = 0
+    for each in messages:
+        size += each.ByteSize()
+        if found and size > MAX_PAGE_BYTES:
+            break
+        found.append(each)
+    return found
+
+
+def page_by_name(
+    items: Iterable[V], name_of: Callable[[V], str], encode: Callable[[V], M], wanted: int, token: str
+) -> tuple[list[M], str]:
+    """Return the messages of the page after the name in a token, and the token of the next one; empty after the last.
 
     A token names the last item of its page, so that what is added or removed between two calls neither repeats nor
     hides another item.
@@ -156,4 +175,5 @@ def page_by_name(items: Iterable[V], name_of: Callable[[V], str], wanted: int, t
     """
     size = page_size(wanted)
     rest = [each for each in items if not token or name_of(each) > token]
-    return rest[:size], name_of(rest[size - 1]) if len(rest) > size else ""
+    page = fitting(map(encode, rest[:size]))
+    return page, name_of(rest[len(page) - 1]) if len(rest) > len(page) else ""

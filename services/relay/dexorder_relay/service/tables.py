@@ -49,9 +49,15 @@ class TableRpcs:
     ) -> history_pb.ListInstrumentsResponse:
         """Return a page of the instruments of an exchange."""
         listed = await self.engine.instruments.listed(request.exchange)
-        found, token = page_by_name(listed.markets, lambda each: each.ticker, request.page_size, request.page_token)
+        found, token = page_by_name(
+            listed.markets,
+            lambda each: each.ticker,
+            history_messages.encode_instrument,
+            request.page_size,
+            request.page_token,
+        )
         return history_pb.ListInstrumentsResponse(
-            instruments=map(history_messages.encode_instrument, found),
+            instruments=found,
             fetched_ns=listed.fetched_ns,
             candles=history_messages.encode_candle_offer(listed.candles) if listed.candles else None,
             next_page_token=token,

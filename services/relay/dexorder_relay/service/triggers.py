@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.requests.queries import page_size, read_token
+from dexorder_relay.requests.queries import fitting, page_size, read_token
 from dexorder_relay.state import triggers as rules
 from dexorder_relay.store import triggers as store
 
@@ -67,9 +67,11 @@ class TriggerRpcs:
         size = page_size(request.page_size)
         client_id = access.listed(current_caller(), request.client_id)
         found = await self.engine.triggers.listed(client_id, request.ticker, read_token(request.page_token) or 0, size)
+        page = fitting(map(messages.encode_registered, found))
+        has_more = len(found) == size or len(page) < len(found)
         return pb.ListTriggersResponse(
-            triggers=map(messages.encode_registered, found),
-            next_page_token=str(found[-1].registration) if len(found) == size else "",
+            triggers=page,
+            next_page_token=str(found[len(page) - 1].registration) if has_more else "",
         )
 
     async def WatchTriggerEvents(
@@ -125,15 +127,14 @@ class TriggerReports:
         after, is_first = (decode_cursor(request.after) if request.HasField("after") else None), True
         async with aclosing(self.engine.triggers.follow(after)) as found:
             async for each in found:
-                answer = ppb.WatchTriggersResponse(
-                    changes=map(_encode_change, each.changes), cursor=encode_cursor(each.cursor)
-                )
+                answer = ppb.WatchTriggersResponse(cursor=encode_cursor(each.cursor))
                 if each.start.is_reset:
                     answer.reset.CopyFrom(encode_start(each.start))
                 elif is_first:
                     answer.opened.CopyFrom(encode_start(each.start))
                 is_first = False
-                yield answer
+                for part in _parts(answer, list(map(_encode_change, each.changes))):
+                    yield part
 
     async def ReportTriggerEvents(
         self, request: ppb.ReportTriggerEventsRequest, _: object
@@ -152,6 +153,18 @@ class TriggerReports:
             events, decode_cursor(request.applied) if request.HasField("applied") else None
         )
         return ppb.ReportTriggerEventsResponse()
+
+
+def _parts(answer: ppb.WatchTriggersResponse, changes: list[ppb.TriggerChange]) -> Iterator[ppb.WatchTriggersResponse]:
+    """Yield an answer with its changes, as several if they do not fit into one."""
+    while True:
+        part = ppb.WatchTriggersResponse(changes=fitting(changes))
+        changes = changes[len(part.changes) :]
+        part.MergeFrom(answer)
+        part.more = bool(changes)
+        yield part
+        if not changes:
+            return
 
 
 def encode_stored(each: store.StoredEvent, epoch: str) -> pb.TriggerEvent:

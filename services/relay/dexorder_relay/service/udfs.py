@@ -14,8 +14,9 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.requests.queries import page_by_name, page_size, read_token
+from dexorder_relay.requests.queries import fitting, page_by_name, page_size, read_token
 from dexorder_relay.state.changes import ValueStored
+from dexorder_relay.state.udfs import MAX_UDFS, Listed
 
 log = structlog.get_logger(__name__)
 
@@ -70,30 +71,22 @@ class UdfRpcs:
         """Return a page of the caller's UDFs and those of the file; the environment of a command only to admins."""
         caller = current_caller()
         listed = [each for each in self.engine.udfs.listed() if each.declared or access.owns(caller, each.client_id)]
-        found, token = page_by_name(listed, lambda each: each.status.name, request.page_size, request.page_token)
-        answer = pb.ListUdfsResponse(reported_ns=self.engine.udfs.reported_ns or None, next_page_token=token)
-        for each in found:
-            known = each.definition
-            udf = pb.Udf(name=each.status.name) if known is None else messages.encode_definition(known)
-            if not access.is_admin(caller) and udf.command.HasField("process"):
-                udf.command.process.env.clear()
-            answer.udfs.add(
-                udf=udf,
-                status=messages.encode_status(each.status),
-                declared=each.declared,
-                client_id=each.client_id,
-            )
-        return answer
+        encode = _encode_listed if access.is_admin(caller) else _encode_for_client
+        found, token = page_by_name(
+            listed, lambda each: each.status.name, encode, request.page_size, request.page_token
+        )
+        return pb.ListUdfsResponse(udfs=found, reported_ns=self.engine.udfs.reported_ns or None, next_page_token=token)
 
     async def ListUdfLogs(self, request: pb.ListUdfLogsRequest, _: object) -> pb.ListUdfLogsResponse:
         """Return a page of the last lines of a UDF."""
         self._check_owner(current_caller(), request.name)
         size, after = page_size(request.page_size), read_token(request.page_token) or request.after_number
         found = self.engine.udfs.lines(request.name, after)
-        return pb.ListUdfLogsResponse(
-            lines=[pb.UdfLogLine(number=each.number, time_ns=each.time_ns, text=each.text) for each in found[:size]],
-            next_page_token=str(found[size - 1].number) if len(found) > size else "",
+        lines = fitting(
+            pb.UdfLogLine(number=each.number, time_ns=each.time_ns, text=each.text) for each in found[:size]
         )
+        token = str(lines[-1].number) if len(found) > len(lines) else ""
+        return pb.ListUdfLogsResponse(lines=lines, next_page_token=token)
 
     def _check_owner(self, caller: Caller | None, name: str) -> None:
         """Raise an error unless a UDF is the caller's or new. Those of the Spark host's file belong to admins."""
@@ -112,6 +105,23 @@ class UdfRpcs:
             raise NotFound(f"UDF {name[:64]!r} is not known")
 
 
+def _encode_listed(each: Listed) -> pb.ListedUdf:
+    known = each.definition
+    return pb.ListedUdf(
+        udf=pb.Udf(name=each.status.name) if known is None else messages.encode_definition(known),
+        status=messages.encode_status(each.status),
+        declared=each.declared,
+        client_id=each.client_id,
+    )
+
+
+def _encode_for_client(each: Listed) -> pb.ListedUdf:
+    found = _encode_listed(each)
+    if found.udf.command.HasField("process"):
+        found.udf.command.process.env.clear()
+    return found
+
+
 def _check_output(caller: Caller | None, definition: UdfDefinition | None) -> None:
     if definition is not None:
         access.check_topic(caller, "output.topic", definition.output.topic)
@@ -125,13 +135,21 @@ class UdfReports:
     engine: RelayEngine
 
     async def SyncUdfs(self, request: ppb.SyncUdfsRequest, _: object) -> ppb.SyncUdfsResponse:
-        """Take a report of the driver, and return which UDFs are to run."""
+        """Take a part of a report of the driver; return a page of what is to run for the last part, or for a token."""
         registry = self.engine.udfs
+        if request.page_token:
+            return self._wanted(request.page_token)
         registry.report(
             map(messages.decode_definition, request.declared),
             map(messages.decode_status, request.statuses),
             {each.name: [(line.time_ns, line.text) for line in each.lines] for each in request.logs},
             now_ns=self.engine.context.clock.wall_ns(),
+            part=request.part,
+            more=request.more,
         )
-        found = registry.registrations.values()
-        return ppb.SyncUdfsResponse(registrations=map(messages.encode_registration, found))
+        return ppb.SyncUdfsResponse() if request.more else self._wanted("")
+
+    def _wanted(self, token: str) -> ppb.SyncUdfsResponse:
+        known = sorted(self.engine.udfs.registrations.values(), key=lambda each: each.name)
+        found, token = page_by_name(known, lambda each: each.name, messages.encode_registration, MAX_UDFS, token)
+        return ppb.SyncUdfsResponse(registrations=found, next_page_token=token)

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dexorder_common.model.errors import AlreadyExists, Exhausted, NotFound
+from dexorder_common.model.errors import AlreadyExists, Exhausted, InvalidRequest, NotFound
 from dexorder_common.model.udf import UdfDefinition, UdfRegistration, UdfState, UdfStatus, check_udf_name
 
 KEPT_LINES = 500
 """Lines of stderr that are kept of a UDF."""
 MAX_LINE = 4_096
 MAX_UDFS = 1_000
+MAX_REPORTED = 10_000
+"""Definitions, and statuses, of one report."""
 
 
 class LogLine(NamedTuple):
@@ -38,6 +40,15 @@ class Listed(NamedTuple):
 
 
 @dataclass
+class Report:
+    """Parts of a report of the driver that are there."""
+
+    parts: int = 0
+    declared: dict[str, UdfDefinition] = field(default_factory=dict)
+    statuses: dict[str, UdfStatus] = field(default_factory=dict)
+
+
+@dataclass
 class UdfRegistry:
     """State of the registry; single-threaded."""
 
@@ -45,6 +56,7 @@ class UdfRegistry:
     declared: dict[str, UdfDefinition] = field(default_factory=dict)
     statuses: dict[str, UdfStatus] = field(default_factory=dict)
     reported_ns: int = 0
+    _report: Report = field(default_factory=Report)
     _logs: dict[str, deque[LogLine]] = field(default_factory=dict)
     _lines: int = 0
 
@@ -112,18 +124,39 @@ class UdfRegistry:
         logs: Mapping[str, Sequence[tuple[int, str]]],
         *,
         now_ns: int,
+        part: int = 0,
+        more: bool = False,
     ) -> None:
-        """Take a report of the driver, which is complete but for the lines, of which it has those since the last."""
-        self.declared = {each.name: each for each in declared}
-        self.statuses = {each.name: each for each in statuses}
-        self.reported_ns = now_ns
+        """Take a part of a report of the driver; its definitions and statuses count when the last part is there.
+
+        Lines are those since the last report, and are kept at once.
+
+        Raises:
+            InvalidRequest: The part before it is missing.
+            Exhausted: The report has too many definitions or statuses.
+        """
+        taken = self._report = Report() if part == 0 else self._report
+        if part != taken.parts:
+            raise InvalidRequest(f"part {part} is not the next one, {taken.parts}; send the report again from part 0")
+        taken.parts += 1
+        taken.declared |= {each.name: each for each in declared}
+        taken.statuses |= {each.name: each for each in statuses}
+        if (most := max(len(taken.declared), len(taken.statuses))) > MAX_REPORTED:
+            self._report = Report()
+            raise Exhausted(f"a report of {most} UDFs; at most {MAX_REPORTED} are allowed")
+        self._keep_lines(logs)
+        if not more:
+            self.declared, self.statuses, self.reported_ns = taken.declared, taken.statuses, now_ns
+            self._report = Report()
+            for name in self._logs.keys() - self.statuses.keys() - self.registrations.keys():
+                del self._logs[name]
+
+    def _keep_lines(self, logs: Mapping[str, Sequence[tuple[int, str]]]) -> None:
         for name, lines in logs.items():
             kept = self._logs.setdefault(name, deque(maxlen=KEPT_LINES))
             for time_ns, text in lines:
                 self._lines += 1
                 kept.append(LogLine(self._lines, time_ns, text[:MAX_LINE]))
-        for name in self._logs.keys() - self.statuses.keys() - self.registrations.keys():
-            del self._logs[name]
 
     def listed(self) -> list[Listed]:
         """Return all UDFs by name."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder_common.model.errors import AlreadyExists, InvalidRequest, NotFound
+from dexorder_common.model.errors import AlreadyExists, Exhausted, InvalidRequest, NotFound
 from dexorder_common.model.udf import UdfDefinition, UdfInput, UdfRegistration, UdfState, UdfStatus
-from dexorder_relay.state.udfs import KEPT_LINES, UdfRegistry
+from dexorder_relay.state.udfs import KEPT_LINES, MAX_REPORTED, UdfRegistry
 
 NOW_NS = 1_700_000_000_000_000_000
 DECLARED = UdfDefinition("declared", program="declared")
@@ -110,3 +110,20 @@ def test_lines_are_numbered_and_bounded() -> None:
     kept = found.lines("declared", 0)
     assert len(kept) == KEPT_LINES and kept[-1].text == f"line {KEPT_LINES + 49}"
     assert [each.text for each in found.lines("declared", kept[-2].number)] == [kept[-1].text]
+
+
+def test_a_report_of_too_many_or_without_a_part_changes_nothing() -> None:
+    found = registry(UdfStatus("declared", UdfState.RUNNING))
+    many = [UdfStatus(f"n{n}", UdfState.RUNNING) for n in range(MAX_REPORTED // 2 + 1)]
+    found.report([], many, {}, now_ns=NOW_NS + 1, more=True)
+    with pytest.raises(InvalidRequest, match="part 2 is not the next one, 1"):
+        found.report([], [], {}, now_ns=NOW_NS + 1, part=2)
+    with pytest.raises(Exhausted, match="a report of 10002 UDFs"):
+        others = [UdfStatus(f"m{n}", UdfState.RUNNING) for n in range(MAX_REPORTED // 2 + 1)]
+        found.report([], others, {}, now_ns=NOW_NS + 1, part=1)
+    with pytest.raises(InvalidRequest, match="part 1 is not the next one, 0"):
+        found.report([], [], {}, now_ns=NOW_NS + 1, part=1)
+    assert ([*found.declared], [*found.statuses], found.reported_ns) == (["declared"], ["declared"], NOW_NS)
+    found.report([], many, {}, now_ns=NOW_NS + 1, more=True)  # a driver that started again begins with part 0
+    found.report([DECLARED], [], {}, now_ns=NOW_NS + 2)
+    assert ([*found.statuses], found.reported_ns) == ([], NOW_NS + 2)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from dexorder_common.model.cursor import Cursor as CursorValue
 from dexorder_common.model.times import iso
 from dexorder_common.rpc.trigger_messages import decode_value, encode_event
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as epb
@@ -22,6 +24,8 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.common_pb2 import Cursor
+from dexorder_relay.requests import queries
+from dexorder_spark.cep.relay import TriggerRelay
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, Suite, at, refused, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
@@ -124,6 +128,44 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
             assert reset.cursor == second.cursor
         await report(s, [], second.cursor)
         assert [each.state for each in await listed(s)] == [RUNNING]
+
+
+async def test_changes_that_do_not_fit_into_a_message_come_in_parts_and_are_applied_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triggers with long texts, as a client may have thousands of, do not keep the pipeline from all others."""
+    monkeypatch.setattr(queries, "MAX_PAGE_BYTES", 100)
+    async with suite(tmp_path) as s:
+        for name in ("t", "u", "v"):
+            await register(s, name)
+        pages = [page async for page in _pages(s)]
+        assert pages == [["t"], ["u"], ["v"]]
+        stop = threading.Event()
+        relay = TriggerRelay(s.running.address, stop)
+
+        def take(after: CursorValue | None) -> tuple[list[str], bool, CursorValue]:
+            follower = relay.follow(after)
+            found = next(follower)
+            follower.close()  # type: ignore[attr-defined]
+            given = [each.trigger.trigger_id for each in found.changes if each.trigger]
+            return given, found.is_reset, found.cursor
+
+        names, is_reset, cursor = await asyncio.to_thread(take, None)
+        assert (names, is_reset) == (["t", "u", "v"], False)
+        again = await asyncio.to_thread(take, cursor._replace(epoch="another"))
+        assert again == (["t", "u", "v"], True, cursor)
+        stop.set()
+        relay.close()
+
+
+async def _pages(s: Suite) -> AsyncIterator[list[str]]:
+    token = "first"
+    while token:
+        answer = await s.relay.trigger.ListTriggers(
+            pb.ListTriggersRequest(page_token="" if token == "first" else token)
+        )
+        yield [each.trigger.trigger_id for each in answer.triggers]
+        token = answer.next_page_token
 
 
 async def test_a_restart_resumes_behind_a_change_and_another_copy_lists_only_what_runs(tmp_path: Path) -> None:

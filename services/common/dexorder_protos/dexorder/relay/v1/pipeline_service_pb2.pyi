@@ -390,6 +390,9 @@ class WatchTriggersResponse(_message.Message):
     RESET_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """The next answer has further changes of this one; apply them together."""
     @_builtins.property
     def opened(self) -> _common_pb2.StreamStart:
         """It continues after the request's cursor, or has all changes that are stored."""
@@ -415,10 +418,11 @@ class WatchTriggersResponse(_message.Message):
         reset: _common_pb2.StreamStart | None = ...,
         changes: _abc.Iterable[Global___TriggerChange] | None = ...,
         cursor: _common_pb2.Cursor | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "opened", b"opened", "reset", b"reset", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor", b"cursor", "opened", b"opened", "reset", b"reset", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor", b"cursor", "more", b"more", "opened", b"opened", "reset", b"reset", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_start: _TypeAlias = _typing.Literal["opened", "reset"]  # noqa: Y015
     _WhichOneofArgType_start: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
@@ -547,13 +551,24 @@ Global___ReportTriggerEventsResponse: _TypeAlias = ReportTriggerEventsResponse  
 
 @_typing.final
 class SyncUdfsRequest(_message.Message):
-    """UDFs of a driver."""
+    """UDFs of a driver, or a part of them. The relay applies definitions and statuses when it has the last part, and keeps
+    the lines of each part.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DECLARED_FIELD_NUMBER: _builtins.int
     STATUSES_FIELD_NUMBER: _builtins.int
     LOGS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    part: _builtins.int
+    """Number of this part, from 0. INVALID_ARGUMENT if the part before it is missing; send the report again from 0."""
+    more: _builtins.bool
+    """Further parts of this report follow."""
+    page_token: _builtins.str
+    """next_page_token of the previous answer; the call asks for that page then and reports nothing."""
     @_builtins.property
     def declared(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.Udf]:
         """Definitions of its file, of which StartUdf may name the programs."""
@@ -572,10 +587,13 @@ class SyncUdfsRequest(_message.Message):
         declared: _abc.Iterable[_udf_registry_service_pb2.Udf] | None = ...,
         statuses: _abc.Iterable[_udf_registry_service_pb2.UdfStatus] | None = ...,
         logs: _abc.Iterable[Global___UdfLogLines] | None = ...,
+        part: _builtins.int = ...,
+        more: _builtins.bool = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["declared", b"declared", "logs", b"logs", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["declared", b"declared", "logs", b"logs", "more", b"more", "page_token", b"page_token", "part", b"part", "statuses", b"statuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -611,23 +629,29 @@ Global___UdfLogLines: _TypeAlias = UdfLogLines  # noqa: Y015
 
 @_typing.final
 class SyncUdfsResponse(_message.Message):
-    """What is to run."""
+    """What is to run. The answer to a part that is not the last one is empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last."""
     @_builtins.property
     def registrations(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfRegistration]:
-        """One for each UDF that was started or stopped by a call. Those of the file that are missing run as the file says."""
+        """One for each UDF that was started or stopped by a call, by name. Those of the file that are missing run as the file
+        says.
+        """
 
     def __init__(
         self,
         *,
         registrations: _abc.Iterable[_udf_registry_service_pb2.UdfRegistration] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registrations", b"registrations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "registrations", b"registrations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

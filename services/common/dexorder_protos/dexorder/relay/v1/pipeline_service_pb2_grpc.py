@@ -108,7 +108,7 @@ class PipelineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SyncUdfs(self, request, context):
-        """Report the UDFs that the driver runs, and return what is to run. Called once a second.
+        """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class PipelineServiceStub:
     ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
     SyncUdfs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]
-    """Report the UDFs that the driver runs, and return what is to run. Called once a second."""
+    """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second."""
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -66,7 +66,7 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
     SyncUdfs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]  # type: ignore[assignment]
-    """Report the UDFs that the driver runs, and return what is to run. Called once a second."""
+    """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second."""
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -119,6 +119,6 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.SyncUdfsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.SyncUdfsResponse, _abc.Awaitable[_pipeline_service_pb2.SyncUdfsResponse]]:
-        """Report the UDFs that the driver runs, and return what is to run. Called once a second."""
+        """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second."""
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
