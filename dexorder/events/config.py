@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import is_loopback, state_folder
 from dexorder_common.messaging.curve import PublicKeyFile, SecretKeyFile
+from dexorder_common.messaging.handshake import CLIENT_SECONDS
 
 
 class PublisherSettings(BaseSettings):
@@ -30,6 +31,8 @@ class PublisherSettings(BaseSettings):
     """Bind both addresses, for a gateway that connects, instead of connecting."""
     heartbeat_ms: int = Field(default=500, ge=10)
     """Interval, in milliseconds, of heartbeats; a connection is closed after two intervals without an answer."""
+    handshake_seconds: float = Field(default=CLIENT_SECONDS, gt=0)
+    """Longest time, in seconds, of the handshake with the gateway; a proxy that detects protocols waits for 10 s."""
     curve_key: SecretKeyFile | None = None
     """The container's ``.key_secret`` file; with curve_server it turns CURVE on."""
     curve_server: PublicKeyFile | None = None

@@ -10,10 +10,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dexorder.events.config import PublisherSettings
 from dexorder_common.messaging.curve import curve_client
+from dexorder_common.messaging.handshake import CLIENT_EVENTS, REFUSED, explain_refusal
 
 log = structlog.get_logger(__name__)
-_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 _SEND_LIMIT = 10_000
 _LINGER_MS = 1_000
 _REOPEN_NS = 2_000_000_000
@@ -44,7 +43,7 @@ class Connection:
         socket.setsockopt(zmq.LINGER, 0)
         try:
             self._prepare(socket)
-            self.monitor = socket.get_monitor_socket(_EVENTS)
+            self.monitor = socket.get_monitor_socket(CLIENT_EVENTS)
             if settings.bind:
                 socket.bind(self.address)
                 self.address = str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\x00")
@@ -68,7 +67,7 @@ class Connection:
             (zmq.HEARTBEAT_IVL, beat_ms),
             (zmq.HEARTBEAT_TIMEOUT, 2 * beat_ms),
             (zmq.HEARTBEAT_TTL, 3 * beat_ms),
-            (zmq.HANDSHAKE_IVL, max(2 * beat_ms, 2_000)),
+            (zmq.HANDSHAKE_IVL, int(self._settings.handshake_seconds * 1_000)),
             (zmq.IPV6, int("[" in self.address)),
         ):
             socket.setsockopt(option, value)
@@ -83,10 +82,10 @@ class Connection:
         reconnected = False
         while self.monitor.poll(0):
             event = parse_monitor_message(self.monitor.recv_multipart())["event"]
-            if event & _REFUSED:
+            if event & REFUSED:
                 if now_ns >= self._log_again_ns:  # libzmq repeats some refused handshakes ten times a second
-                    problem = "the handshake with the gateway failed; check the CURVE keys on both sides"
-                    log.error(problem, address=self.address)
+                    advice = explain_refusal(event, curve=self._settings.curve_key is not None)
+                    log.error("the handshake with the gateway failed", check=advice, address=self.address)
                     self._log_again_ns = now_ns + _REOPEN_NS
                 self.due_ns = None if self._settings.bind else self.due_ns or now_ns + _REOPEN_NS
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED

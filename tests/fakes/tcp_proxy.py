@@ -134,6 +134,32 @@ class StallingProxy(TcpProxy):
         await super()._connect(client_reader, client)
 
 
+class DetectingProxy(TcpProxy):
+    """Waits for a line end before it connects to the server, as a proxy that detects protocols does.
+
+    Args:
+        seconds: How long it waits at most; Linkerd's default is 10.
+    """
+
+    def __init__(self, target_port: int, seconds: float) -> None:
+        super().__init__(target_port)
+        self._seconds = seconds
+        self._first: WeakKeyDictionary[asyncio.StreamReader, bytes] = WeakKeyDictionary()
+
+    async def _connect(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        first = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while b"\n" not in first and (data := await client_reader.read(_CHUNK)):
+                    first += data
+        self._first[client_reader] = first
+        await super()._connect(client_reader, client)
+
+    async def _pass_questions(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        server.write(self._first[reader])
+        await super()._pass_questions(reader, server)
+
+
 @dataclass
 class StreamBytes:
     """How much body each HTTP/2 stream of one connection has carried to the client."""

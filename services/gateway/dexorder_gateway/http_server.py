@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakSet
@@ -28,6 +28,18 @@ def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> s
     if client_ca:
         tls.verify_mode = ssl.CERT_REQUIRED
     return tls
+
+
+def from_proxies(admits: Callable[[str], bool]) -> Middleware:
+    """Return a middleware that forbids requests from other IP addresses."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not admits(request.remote or ""):
+            raise web.HTTPForbidden(text="this address is no proxy that may name a caller")
+        return await handler(request)
+
+    return check
 
 
 def _noting(served: WeakSet[asyncio.BaseTransport]) -> Middleware:

@@ -48,7 +48,7 @@ async def gateway(settings: GatewaySettings, events: EventsSettings | None = Non
             from dexorder_gateway.events.server import user_events
 
             _refuse_if_exposed(events, settings)
-            users = await stack.enter_async_context(user_events(events, registry))
+            users = await stack.enter_async_context(user_events(events, registry, admits=settings.proxies_only()))
         elif not settings.clusters():
             raise BadSettings("DEXORDER_GATEWAY_KAFKA and DEXORDER_EVENTS_DB are both empty; set at least one of them")
         running = await stack.enter_async_context(_serve(settings, users, registry))
@@ -128,7 +128,7 @@ async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: Run
 
 def _refuse_if_exposed(events: EventsSettings, settings: GatewaySettings) -> None:
     exposed = events.exposed_addresses()
-    if exposed and not settings.allow_insecure:
+    if exposed and not settings.allow_insecure and settings.identity != "forwarded":
         raise BadSettings(
             f"{', '.join(exposed)} is reachable from outside without encryption; set DEXORDER_EVENTS_CURVE_KEY, "
             "DEXORDER_EVENTS_WEB_TLS_CERTIFICATE or DEXORDER_ALLOW_INSECURE=1"

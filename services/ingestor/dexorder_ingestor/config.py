@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.messaging.curve import PublicKeyFile, SecretKeyFile
+from dexorder_common.messaging.handshake import CLIENT_SECONDS
 from dexorder_common.model.page import MAX_PAGE_CANDLES
 from dexorder_common.rpc.settings import ServiceSettings
 
@@ -35,6 +36,8 @@ class IngestorSettings(ServiceSettings):
     """This ingestor's .key_secret file, readable only by its owner; with broker_curve_server it turns CURVE on."""
     broker_curve_server: PublicKeyFile | None = None
     """The broker's public .key file; a broker that can't prove it has the secret key is offered no slot."""
+    broker_handshake_seconds: float = Field(default=CLIENT_SECONDS, gt=0)
+    """Longest time, in seconds, of the handshake with the broker; a proxy that detects protocols waits for 10 s."""
     relay: str = "127.0.0.1:50051"
     """host:port of the relay's gRPC server, for reports."""
     gateway: str = "127.0.0.1:50053"

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.messaging.curve import KeyFolder, SecretKeyFile
+from dexorder_common.messaging.handshake import SERVER_SECONDS
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_relay.access import Limits
 
@@ -29,6 +30,8 @@ class RelaySettings(ServiceSettings):
     """Largest frame an ingestor may send, in bytes; a peer that sends a larger one is disconnected."""
     broker_heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Time between ZMTP pings, in seconds; a peer silent for three of them is dropped."""
+    broker_handshake_seconds: float = Field(default=SERVER_SECONDS, gt=0)
+    """Longest time, in seconds, of an ingestor's handshake; then its connection is closed."""
     broker_curve_key: SecretKeyFile | None = None
     """The broker's own .key_secret file, readable by nobody else; with broker_curve_clients it turns CURVE on."""
     broker_curve_clients: KeyFolder | None = None

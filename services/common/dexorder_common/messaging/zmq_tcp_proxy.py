@@ -15,6 +15,7 @@ import asyncio
 import socket
 import threading
 from asyncio import Transport
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -36,6 +37,8 @@ MAX_CONNECTIONS = 4_096
 """Connections of one port; each takes three file descriptors."""
 STUCK_SECONDS = 5.0
 """Time after which a connection is closed that has to wait and of which the reading owner reads nothing."""
+Admits = Callable[[str], bool]
+"""Whether a peer with this IP address may connect."""
 _PEER_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S),
@@ -50,19 +53,22 @@ class ZmqTcpProxy:
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
         self._closing = asyncio.Event()
-        self._inner: dict[str, tuple[int, UnreadBytes | None]] = {}
+        self._inner: dict[str, _Inner] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._peers: set[_PeerSide] = set()
         self._thread = threading.Thread(target=self._run, name="zmq-tcp-proxy", daemon=True)
         self._thread.start()
 
-    def bind(self, sock: zmq.Socket[Any], listen: str, unread: UnreadBytes | None = None) -> str:
+    def bind(
+        self, sock: zmq.Socket[Any], listen: str, unread: UnreadBytes | None = None, admits: Admits | None = None
+    ) -> str:
         """Accept peers at ``listen``, ``tcp://host:port``, and connect them to ``sock``.
 
         If this proxy listens there already, only peers that connect from now on reach ``sock``.
 
         Args:
             unread: Counts the bytes that the owner of ``sock`` has not read, and limits them.
+            admits: Connections of other peers are closed; None takes any.
 
         Returns:
             The address that peers connect to; port 0 takes a free port.
@@ -73,11 +79,11 @@ class ZmqTcpProxy:
         sock.setsockopt(zmq.BACKLOG, _BACKLOG)
         inner_port = sock.bind_to_random_port(f"tcp://{_INNER_HOST}")
         if listen in self._inner:
-            self._inner[listen] = inner_port, unread
+            self._inner[listen] = inner_port, unread, admits
             return listen
         bound = _listening(listen)
         address = f"{listen.rpartition(':')[0]}:{bound.getsockname()[1]}"
-        self._inner[address] = inner_port, unread
+        self._inner[address] = inner_port, unread, admits
         asyncio.run_coroutine_threadsafe(self._serve(bound, address), self._loop).result()
         return address
 
@@ -124,6 +130,9 @@ def _listening(listen: str) -> socket.socket:
         raise OSError(f"can't listen on {listen}: {error}") from error
 
 
+_Inner = tuple[int, UnreadBytes | None, Admits | None]
+
+
 class _Side(asyncio.Protocol):
     """One of the two connections of a peer: it writes the bytes that arrive to the other one."""
 
@@ -152,13 +161,13 @@ class _PeerSide(_Side):
     Args:
         all_peers: Peers of the proxy.
         peers: Those of this port.
-        inner: Port on which libzmq listens, and the count of what its owner has not read.
+        inner: Port on which libzmq listens, the count of what its owner has not read, and which peers it takes.
     """
 
-    def __init__(self, all_peers: set[_PeerSide], peers: set[_PeerSide], inner: tuple[int, UnreadBytes | None]) -> None:
+    def __init__(self, all_peers: set[_PeerSide], peers: set[_PeerSide], inner: _Inner) -> None:
         self._all_peers = all_peers
         self._peers = peers
-        self._inner_port, self._unread = inner
+        self._inner_port, self._unread, self._admits = inner
         self._counted: Connection | None = None
         self._early: list[bytes] = []
         self._is_inner_full = False
@@ -166,6 +175,11 @@ class _PeerSide(_Side):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
+        host = str(transport.get_extra_info("peername")[0])
+        if self._admits is not None and not self._admits(host):
+            log.warning("connection of a peer refused: it is no proxy that may name a caller", peer=host)
+            transport.abort()
+            return
         if len(self._peers) >= MAX_CONNECTIONS:
             log.warning("connection of a peer refused: too many are open", limit=MAX_CONNECTIONS)
             transport.abort()

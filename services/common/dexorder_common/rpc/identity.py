@@ -239,7 +239,7 @@ class Admission:
     def _forwarded_uri(self, context: Any) -> str:
         """Return the URI that a proxy gives as the caller's."""
         peer = peer_address(context.peer())
-        if peer is None or not (peer.is_loopback or any(peer in network for network in self.proxies)):
+        if not is_proxy(peer, self.proxies):
             raise Unauthenticated(f"the call is from {context.peer()[:64]}, which is no proxy that may name a caller")
         entries = [str(value) for key, value in context.invocation_metadata() or () if key == FORWARDED_CERTIFICATE]
         return forwarded_uri(",".join(entries))
@@ -259,6 +259,11 @@ def peer_address(peer: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_proxy(address: IPv4Address | IPv6Address | None, networks: Collection[Network]) -> bool:
+    """Return whether an address may name a caller: one of loopback or of a network."""
+    return address is not None and (address.is_loopback or any(address in network for network in networks))
 
 
 def forwarded_uri(header: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
@@ -9,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import is_loopback
-from dexorder_common.rpc.identity import parse_networks, read_callers
+from dexorder_common.rpc.identity import is_proxy, parse_networks, peer_address, read_callers
 from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS
 
 
@@ -82,7 +83,7 @@ class ServiceSettings(BaseSettings):
         if self.tls_client_ca and not self.tls_certificate:
             raise ValueError("tls_client_ca needs tls_certificate")
         exposed = [f"{a}{self.source_of(a)}" for a in self.exposed_addresses() if not is_loopback(a)]
-        # With identity forwarded, only a proxy beside this process, or of the list, may call.
+        # With identity forwarded, only a proxy beside this process, or of the list, may call or connect.
         if exposed and not self.allow_insecure and self.identity != "forwarded":
             raise ValueError(
                 f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
@@ -94,6 +95,16 @@ class ServiceSettings(BaseSettings):
                 "set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
             )
         return self
+
+    def proxies_only(self) -> Callable[[str], bool] | None:
+        """Return whether a port without encryption of its own takes a peer with an IP address; None if it takes any.
+
+        With identity ``forwarded`` such a port takes proxies only, as the calls do: without the mesh nobody gets in.
+        """
+        if self.identity != "forwarded" or self.allow_insecure:
+            return None
+        networks = parse_networks(self.forwarded_from)
+        return lambda host: is_proxy(peer_address(f"tcp:{host}:0"), networks)
 
     def call_addresses(self) -> list[str]:
         """Return the addresses that take calls of the service."""

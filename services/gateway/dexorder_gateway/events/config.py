@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dexorder_common.config import is_loopback, split_address
 from dexorder_common.messaging.curve import SecretKeyFile
+from dexorder_common.messaging.handshake import SERVER_SECONDS
 from dexorder_gateway.events.channels.registry import DEFAULT_ORDER, SPECS
 from dexorder_gateway.events.channels.spec import EMPTY_IS_NONE, EventChannelSettings, OptionalPath, Seconds
 
@@ -33,6 +34,8 @@ class EventsSettings(_OfChannels):
     """Address of the guaranteed path (ROUTER)."""
     connect: bool = False
     """Connect to both addresses, which may be comma-separated lists, instead of binding them."""
+    handshake_seconds: Seconds = SERVER_SECONDS
+    """Longest time, in seconds, of a container's handshake; then its connection is closed."""
     curve_key: Annotated[SecretKeyFile | None, EMPTY_IS_NONE] = None
     """The gateway's ``.key_secret`` file; turns CURVE on. Without it only loopback addresses are served."""
     containers: OptionalPath = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -66,11 +66,15 @@ class UserEvents:
 
 
 @asynccontextmanager
-async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> AsyncIterator[UserEvents]:
+async def user_events(
+    settings: EventsSettings, registry: CollectorRegistry, *, admits: Callable[[str], bool] | None = None
+) -> AsyncIterator[UserEvents]:
     """Run everything but the gRPC server until the block ends.
 
     Then the page closes, calls of providers are cancelled (the next start repeats them) and changes are written.
 
+    Args:
+        admits: Decides from which IP addresses ports without encryption of their own are used; None: from any.
     Raises:
         BadSettings: A setting can't be used; names its variable.
         OSError: An address can't be bound.
@@ -79,7 +83,9 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         channels = await stack.enter_async_context(open_channels(settings))
         text = partial(render, link_url=settings.link_url)
         dispatcher = await stack.enter_async_context(
-            open_dispatcher(settings, DispatcherMetrics(registry), render=text, reachable=channels.reachable)
+            open_dispatcher(
+                settings, DispatcherMetrics(registry), render=text, reachable=channels.reachable, admits=admits
+            )
         )
         sender = ChannelSender(channels, settings, dispatcher.finished, SendMetrics(registry))
         metrics = SessionMetrics(registry)
@@ -89,6 +95,8 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         dispatcher.outputs = DispatcherOutputs(sender.send, sessions.show, sessions.show_transient)
         await stack.enter_async_context(sender)
         backend = SessionBackend(sessions, dispatcher, tokens, metrics)
-        await stack.enter_async_context(web_server(settings, backend, healthy=lambda: not dispatcher.failed.done()))
+        await stack.enter_async_context(
+            web_server(settings, backend, healthy=lambda: not dispatcher.failed.done(), admits=admits)
+        )
         log.info("user events served", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
         yield UserEvents(dispatcher, backend, settings)

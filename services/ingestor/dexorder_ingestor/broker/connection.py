@@ -139,8 +139,9 @@ class BrokerConnection:
                     group.create_task(self._receive(socket, dispatches))
             except* _ConnectionLost:
                 log.warning("connection to the broker lost", broker=self._settings.broker)
-            except* HandshakeRefused:
-                log.error("handshake with the broker failed; check the CURVE settings", broker=self._settings.broker)
+            except* HandshakeRefused as refused:
+                advice = str(refused.exceptions[0])
+                log.error("handshake with the broker failed", check=advice, broker=self._settings.broker)
                 await asyncio.sleep(_REFUSED_SECONDS)
             self._connected.clear()
             await self._on_connected(False)

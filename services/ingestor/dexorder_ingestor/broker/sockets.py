@@ -16,16 +16,15 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_client
+from dexorder_common.messaging.handshake import CLIENT_EVENTS, REFUSED, explain_refusal
 from dexorder_ingestor.config import IngestorSettings
 
 _MAX_FRAME_BYTES = 1 << 20
 _LINGER_MS = 1_000
-_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 
 
 class HandshakeRefused(Exception):
-    """The handshake with the broker failed. The socket does not try again by itself."""
+    """The handshake with the broker failed; says what to check. The socket does not try again by itself."""
 
 
 class BrokerSocket(Protocol):
@@ -83,12 +82,12 @@ class ZmqSockets:
             socket.set(zmq.HEARTBEAT_IVL, 2_000)
             socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
             socket.set(zmq.HEARTBEAT_TTL, 10_000)
-            socket.set(zmq.HANDSHAKE_IVL, 5_000)
+            socket.set(zmq.HANDSHAKE_IVL, int(self._settings.broker_handshake_seconds * 1_000))
             if self._settings.broker_curve_key and self._settings.broker_curve_server:
                 curve_client(socket, self._settings.broker_curve_key, self._settings.broker_curve_server)
-            monitor = socket.get_monitor_socket(_EVENTS)
+            monitor = socket.get_monitor_socket(CLIENT_EVENTS)
             socket.connect(self._settings.broker)
-            yield _ZmqSocket(socket, monitor)
+            yield _ZmqSocket(socket, monitor, curve=self._settings.broker_curve_key is not None)
         finally:
             if monitor is not None:
                 socket.disable_monitor()
@@ -97,13 +96,15 @@ class ZmqSockets:
 
 
 class _ZmqSocket:
-    def __init__(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
+    def __init__(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, *, curve: bool) -> None:
         self._socket = socket
         self._monitor = monitor
+        self._curve = curve
 
     async def connected(self) -> None:
-        if await self._next(zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED) & _REFUSED:
-            raise HandshakeRefused
+        event = await self._next(zmq.EVENT_HANDSHAKE_SUCCEEDED | REFUSED)
+        if event & REFUSED:
+            raise HandshakeRefused(explain_refusal(event, curve=self._curve))
 
     async def lost(self) -> None:
         await self._next(zmq.EVENT_DISCONNECTED)

@@ -19,6 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_server
 from dexorder_common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
+from dexorder_common.messaging.handshake import REFUSALS, REFUSED
 from dexorder_common.messaging.unread_bytes import UnreadBytes
 from dexorder_common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
@@ -32,11 +33,6 @@ from dexorder_relay.state.leases import Slot, SlotKind
 log = structlog.get_logger(__name__)
 FRAMES_BEFORE_A_BREAK = 100
 _MONITOR = "inproc://broker-monitor"
-_REFUSALS = {
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "protocol",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "other",
-}
 
 
 class Broker:
@@ -67,7 +63,7 @@ class Broker:
     async def _count_refusals(self) -> None:
         while True:
             event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
-            self._metrics.connections_refused.labels(_REFUSALS[zmq.Event(event)]).inc()
+            self._metrics.connections_refused.labels(REFUSALS[zmq.Event(event)]).inc()
 
     async def _show_that_it_reads(self) -> None:
         while True:  # frames are received in this event loop, each connection's in its turn
@@ -183,7 +179,10 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
             (zmq.HEARTBEAT_IVL, heartbeat_ms),
             (zmq.HEARTBEAT_TIMEOUT, 2 * heartbeat_ms),
             (zmq.HEARTBEAT_TTL, 3 * heartbeat_ms),
-            (zmq.HANDSHAKE_IVL, 2 * heartbeat_ms),  # a silent connection does not hold a file descriptor
+            (
+                zmq.HANDSHAKE_IVL,
+                int(settings.broker_handshake_seconds * 1_000),
+            ),  # a silent connection does not hold a file descriptor
         ):
             socket.setsockopt(option, value)
         if settings.broker_curve_key and settings.broker_curve_clients:
@@ -191,8 +190,9 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
                 curve_server(context, socket, settings.broker_curve_key, settings.broker_curve_clients)
             )
         monitor.setsockopt(zmq.RCVHWM, 0)  # a full monitor would block the thread that serves all connections
-        socket.monitor(_MONITOR, sum(_REFUSALS))
+        socket.monitor(_MONITOR, REFUSED)
         closing.callback(socket.disable_monitor)
         monitor.connect(_MONITOR)
         unread = UnreadBytes()
-        yield Broker(socket, monitor, metrics, proxy.bind(socket, settings.broker_listen, unread), unread)
+        admits = None if settings.broker_curve_key else settings.proxies_only()
+        yield Broker(socket, monitor, metrics, proxy.bind(socket, settings.broker_listen, unread, admits), unread)

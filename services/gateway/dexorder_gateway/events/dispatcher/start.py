@@ -39,8 +39,11 @@ async def open_dispatcher(
     *,
     render: Callable[[Event], EventMessage],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
+    admits: Callable[[str], bool] | None = None,
 ) -> AsyncIterator[EventDispatcher]:
     """Run the dispatcher of the outbox that ``settings.db`` names, in a context; the caller sets its ``outputs``.
+
+    ``admits`` decides from which IP addresses containers may connect without CURVE; None: from any.
 
     Raises:
         BadSettings: A file can't be used, or another gateway uses the outbox.
@@ -65,7 +68,7 @@ async def open_dispatcher(
         closing.callback(outbox.close)
         closing.enter_context(background_checkpoints(settings.db, outbox.turn))
         processor = await asyncio.to_thread(read_outbox, outbox)
-        sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
+        sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped, admits))
         dispatcher = EventDispatcher(processor, sockets, EventLog(settings.db), containers, clock)
         dispatcher.start()
         try:

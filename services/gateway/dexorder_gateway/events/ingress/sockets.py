@@ -18,7 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 from dexorder_common.messaging.curve import curve_authentication, curve_socket
 from dexorder_common.messaging.frames import VERSION, BadFrame, encode_ack, event_body, published_body
 from dexorder_common.messaging.unread_bytes import UnreadBytes
-from dexorder_common.messaging.zmq_tcp_proxy import ZmqTcpProxy, zmq_tcp_proxy
+from dexorder_common.messaging.zmq_tcp_proxy import Admits, ZmqTcpProxy, zmq_tcp_proxy
 from dexorder_common.model.user_events import Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.event_codec import ack_message
@@ -120,8 +120,10 @@ class EventSockets:
         dropped: Dropped,
         waker: Waker,
         proxy: ZmqTcpProxy,
+        admits: Admits | None,
     ) -> None:
         self._context = context
+        self._admits = None if settings.curve_key else admits
         self._proxy = proxy
         self._settings = settings
         self._curve = settings.curve_key is not None
@@ -162,7 +164,7 @@ class EventSockets:
                 if self._settings.connect:
                     socket.connect(address)
                 elif address.startswith("tcp:"):
-                    last = self._proxy.bind(socket, address, unread)
+                    last = self._proxy.bind(socket, address, unread, self._admits)
                     continue
                 else:
                     socket.bind(address)
@@ -327,8 +329,14 @@ class EventSockets:
 
 
 @contextmanager
-def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[EventSockets]:
-    """Bind both sockets, or connect them. ``dropped`` gets the reason for each message or ack that is dropped.
+def open_sockets(
+    settings: EventsSettings, containers: ContainersFile, dropped: Dropped, admits: Admits | None = None
+) -> Iterator[EventSockets]:
+    """Bind both sockets, or connect them.
+
+    Args:
+        dropped: Gets the reason for each message or ack that is dropped.
+        admits: Decides whose connections are taken where CURVE does not; None takes any.
 
     Raises:
         OSError: An address can't be used.
@@ -342,7 +350,7 @@ def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: 
             closing.enter_context(curve_authentication(context, containers))
         waker = Waker()
         closing.callback(waker.close)
-        ports = EventSockets(context, settings, containers, dropped, waker, proxy)
+        ports = EventSockets(context, settings, containers, dropped, waker, proxy, admits)
         closing.callback(ports.close)
         yield ports
 
@@ -386,7 +394,10 @@ def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -
         (zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_S),
         (zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_S),
         (zmq.TCP_KEEPALIVE_CNT, 3),
-        (zmq.HANDSHAKE_IVL, 10_000),  # a silent connection must not hold a file descriptor for ever
+        (
+            zmq.HANDSHAKE_IVL,
+            int(settings.handshake_seconds * 1_000),
+        ),  # a silent connection must not hold a file descriptor for ever
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
     ):
         socket.setsockopt(option, value)

@@ -23,7 +23,7 @@ from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions.session import CLOSE_SECONDS
 from dexorder_gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
-from dexorder_gateway.http_server import http_server, server_tls
+from dexorder_gateway.http_server import from_proxies, http_server, server_tls
 
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parents[1] / "page"
@@ -51,13 +51,19 @@ _TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
 
 @asynccontextmanager
 async def web_server(
-    settings: EventsSettings, backend: SessionBackend, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
+    settings: EventsSettings,
+    backend: SessionBackend,
+    *,
+    healthy: Callable[[], bool] = lambda: True,
+    page: Path = PAGE,
+    admits: Callable[[str], bool] | None = None,
 ) -> AsyncIterator[str]:
     """Serve until the block ends, unless ``web_listen`` is empty.
 
     Args:
         healthy: Decides the answer to ``GET /healthz``.
         page: Folder with the page's files, which are read once.
+        admits: Decides from which IP addresses requests without TLS are answered; None: from any.
 
     Yields:
         host:port with the actual port; empty without a server.
@@ -70,6 +76,8 @@ async def web_server(
         return
     tls = _tls(settings)
     app = Web(settings, backend, healthy, page).app
+    if admits is not None and tls is None:
+        app.middlewares.append(from_proxies(admits))
     async with http_server(app, [settings.web_listen], tls, stop_seconds=CLOSE_SECONDS) as (address,):
         log.info("page and WebSocket", address=address, tls=tls is not None)
         yield address
