@@ -1,8 +1,8 @@
 """ZMTP handshakes: how long they may take, the events of those that fail, and what to check. Decides only.
 
 A proxy that detects protocols, such as Linkerd's, waits up to 10 s for a line end or HTTP/2's preface before it
-connects to the server. ZMTP's client sends 10 bytes without a line end and waits for the answer, so each such proxy on the way
-delays the handshake by that time, unless the port is marked as opaque.
+connects to the server. ZMTP's client sends 10 bytes without a line end and waits for the answer. So each such proxy on
+the way delays the handshake by that time, unless the port is marked as opaque.
 """
 
 from __future__ import annotations
