@@ -109,8 +109,10 @@ docs: setup  ## Write docs/settings.md, docs/limits.md and the tables of docs/ex
 site: setup  ## The documentation as a site in ./site.
 	$(PY) docs/site/build.py
 
-wheel: setup  ## The package, in dist/.
-	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+wheel: .venv/bin/uv  ## The package, in dist/; needs no `make setup`.
+	$(WRITABLE)
+	@.venv/bin/uv build --quiet --wheel --out-dir dist --python $(PY) --build-constraints requirements/build.txt --require-hashes .
+	@ls dist/*.whl
 
 proto-baseline:  ## At a release: our own protos become what no later version may break.
 	$(PY) protos/write_baseline.py

@@ -222,6 +222,7 @@ END
 """,
         changed={"$REPOSITORY": "$PWD/repository"},
     ),
+    "docs/packages.md": Page((NotRun("pip install", INSTALLS),)),
     "docs/production.md": Page(
         (
             NotRun("docker build", DOCKER),

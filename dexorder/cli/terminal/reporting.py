@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from dexorder.errors import DexorderError, QuotaReached, Refused
 from dexorder.setup.config import SetupError
+from dexorder_common.packages import install_command
 
 FAILED, REFUSED = 1, 2
 """Exit codes of a command that could not do its work, and of one whose arguments were refused, here or by the relay."""
@@ -137,4 +138,4 @@ def missing_package(error: ModuleNotFoundError, extra: str | None = None) -> str
     module = (error.name or "").partition(".")[0]
     if module not in _OTHERS and module not in EXTRAS:
         return None
-    return f"the module {module} is not installed: pip install 'dexorder[{extra or EXTRAS.get(module, 'suite')}]'"
+    return f"the module {module} is not installed: {install_command(extra or EXTRAS.get(module, 'suite'))}"

@@ -38,3 +38,8 @@ def version() -> str:
         return importlib.metadata.version("dexorder")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra from the wheel of this version; no package index has ``dexorder``."""
+    return f"pip install 'dexorder-{version()}-py3-none-any.whl[{extra}]'"

@@ -34,7 +34,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dexorder_common.model.dispatch_id import TraceContext
-from dexorder_common.packages import version
+from dexorder_common.packages import install_command, version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -93,7 +93,7 @@ def configure(part: str) -> None:
 
         export(part, OTLPSpanExporter(), BatchSpanProcessor)
     except ImportError as error:
-        log.warning("no traces: %s is missing; pip install 'dexorder[otel]'", error.name)
+        log.warning("no traces: %s is missing; %s", error.name, install_command("otel"))
     except Exception as error:  # of the exporter's settings, for example
         log.warning("no traces: %s", error)
 

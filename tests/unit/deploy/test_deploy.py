@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -242,3 +243,12 @@ def test_grafana_in_compose_has_the_dashboard_and_its_source() -> None:
     assert home == places["./grafana/dashboard.json"] and home.startswith(provider["options"]["path"])
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
     assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+
+
+def test_the_version_is_everywhere_that_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
+    newest = re.search(r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    tags = set(re.findall(r"#tag=v(\S+?)\"", (ROOT / "docs" / "other-languages.md").read_text()))
+    assert newest, "CHANGELOG.md begins with a released version and its date"
+    assert {chart["version"], chart["appVersion"], newest[1], *tags} == {version}
