@@ -43,7 +43,7 @@ async def test_every_request_ends_once_after_a_restart(tmp_path: Path) -> None:
             finals=[final(job.job_id) for job in jobs],
         )
         reported: list[ingest.HistoryReadyNotification] = []
-        call = after.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:c"), timeout=60)
+        call = after.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:c"))
         assert (await call.read()).HasField("opened")
         while len(reported) < total:
             reported.append((await call.read()).notification.ready)
