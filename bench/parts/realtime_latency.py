@@ -29,7 +29,7 @@ async def _follow(relay: str, found: list[float], until_s: float) -> None:
     async with AsyncClient(relay) as client:
         try:
             async with asyncio.timeout(until_s - time.monotonic()):
-                async for update in client.live(symbols(MARKETS), ["1m"], keep_all=True):
+                async for update in client.live(symbols(MARKETS), ["1m"], keep_all=True, subscribe=False):
                     now_ns = time.time_ns()
                     if time.monotonic() > until_s - SECONDS:
                         found += [(now_ns - trade.time_ns) / 1e6 for trade in update.trades]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from dexorder.client.connection import RelayConnection
 from dexorder.client.inputs import check_ticker, read_moment, read_periods
@@ -25,6 +26,8 @@ from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 
 MAX_TICKERS = 1_000
 _PAGE = 1_000
+_STOP_SECONDS = 5.0
+"""Longest time that the end of `live` takes for its subscriptions."""
 _SIDES = {market_pb2.Trade.SIDE_BUY: "buy", market_pb2.Trade.SIDE_SELL: "sell"}
 
 
@@ -62,12 +65,15 @@ class AsyncRealtime:
         seconds = read_periods(periods)
         if not trades and not seconds:
             raise RequestRefused("neither trades nor periods are given; a subscription needs at least one of them")
-        name = subscription_id or f"rt-{uuid.uuid4().hex}"
+        name = subscription_id or _new_id()
         since_ns = None if since is None else read_moment(since, "since", time.time_ns())
         subscription = Subscription(name, ticker, RealtimeParams(trades, tuple(seconds)), since_ns, client_id)
+        await self._start(subscription)
+        return name
+
+    async def _start(self, subscription: Subscription) -> None:
         request = pb.StartRealtimeRequest(subscription=encode_subscription(subscription))
         await self._connection.call(self._connection.stub.realtime.StartRealtime, request)
-        return name
 
     async def stop(self, subscription_id: str) -> None:
         """Stop a subscription; RequestUnknown if the id was never used. Repeating it changes nothing."""
@@ -99,8 +105,10 @@ class AsyncRealtime:
         running: bool = True,
         keep_all: bool = False,
         live_only: bool = False,
+        subscribe: bool = True,
+        client_id: str = "",
     ) -> AsyncGenerator[LiveUpdate, None]:
-        """Yield live trades and candles of markets that have subscriptions, without end.
+        """Yield live trades and candles of markets, without end; subscriptions of its own last as long as it does.
 
         It is best effort: a slow client gets the number of missed events, and after a restart of the relay or of an
         ingestor trades may come again. The tables are complete and have each trade once.
@@ -113,9 +121,13 @@ class AsyncRealtime:
             keep_all: When this client is slow, keep everything until a queue is full, then drop the oldest; by default
                 only the newest of each kind is kept.
             live_only: Leave out trades that a query released, after a start in the past, a cut or a gap.
+            subscribe: Start a subscription for each ticker, and stop it in the end. A market has live data only while
+                there is one, so without it somebody else's must run. A program that is killed leaves its own behind.
+            client_id: Client of these subscriptions.
 
         Raises:
             RequestRefused: A value is invalid.
+            QuotaReached: The client may have no more subscriptions.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
         names = [tickers] if isinstance(tickers, str) else list(tickers)
@@ -123,18 +135,37 @@ class AsyncRealtime:
             raise RequestRefused(f"{len(names)} tickers; 1 to {MAX_TICKERS} are accepted")
         for each in names:
             check_ticker(each)
+        seconds = read_periods(periods)
         request = pb.WatchMarketDataRequest(
             tickers=names,
             include_trades=trades,
-            period_seconds=read_periods(periods),
+            period_seconds=seconds,
             include_running=running,
             slow_client=pb.SLOW_CLIENT_POLICY_DROP_OLDEST if keep_all else pb.SLOW_CLIENT_POLICY_COALESCE,
             live_only=live_only,
         )
         messages = self._connection.stream(self._connection.stub.realtime.WatchMarketData, request)
-        async with aclosing(messages):
+        own = [Subscription(_new_id(), each, RealtimeParams(trades, tuple(seconds)), None, client_id) for each in names]
+        async with self._subscribed(own if subscribe else []), aclosing(messages):
             async for message in messages:
                 yield decode_update(message)
+
+    @asynccontextmanager
+    async def _subscribed(self, subscriptions: Sequence[Subscription]) -> AsyncIterator[None]:
+        """Keep subscriptions while the block runs; those whose start has no answer are stopped as well."""
+        try:
+            for each in subscriptions:
+                await self._start(each)
+            yield
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    stops = (self.stop(each.subscription_id) for each in subscriptions)
+                    await asyncio.gather(*stops, return_exceptions=True)
+
+
+def _new_id() -> str:
+    return f"rt-{uuid.uuid4().hex}"
 
 
 def decode_update(message: pb.WatchMarketDataResponse) -> LiveUpdate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 
 from rich.live import Live
 
@@ -34,46 +34,26 @@ def watch(
     relay: str | None,
 ) -> None:
     """Show a market until Ctrl-C, or until ``count`` trades and closed candles were printed as JSON."""
+
+    async def show() -> None:
+        check_ticker(ticker)
+        seconds = read_periods(periods)
+        async with AsyncClient(relay, on_note=output.stderr().print) as client:
+            await refuse_unlisted(client, ticker)
+            updates = client.realtime.live(
+                ticker,
+                seconds,
+                running=not as_json,
+                keep_all=as_json,
+                live_only=live_only,
+                subscribe=start,
+                client_id=CLIENT_ID,
+            )
+            async with aclosing(updates):
+                await (_print_lines(updates, count) if as_json else _draw(client, ticker, seconds, updates))
+
     with suppress(KeyboardInterrupt):
-        asyncio.run(
-            _watch(ticker, periods, count=count, as_json=as_json, start=start, live_only=live_only, relay=relay)
-        )
-
-
-async def _watch(
-    ticker: str,
-    periods: Sequence[str],
-    *,
-    count: int | None,
-    as_json: bool,
-    start: bool,
-    live_only: bool,
-    relay: str | None,
-) -> None:
-    check_ticker(ticker)
-    seconds = read_periods(periods)
-    on_note = output.stderr().print
-    async with AsyncClient(relay, on_note=on_note) as client:
-        await refuse_unlisted(client, ticker)
-        updates = client.realtime.live(ticker, seconds, running=not as_json, keep_all=as_json, live_only=live_only)
-        async with _subscribed(client, ticker, seconds, start=start), aclosing(updates):
-            if as_json:
-                await _print_lines(updates, count)
-            else:
-                await _draw(client, ticker, seconds, updates)
-
-
-@asynccontextmanager
-async def _subscribed(client: AsyncClient, ticker: str, periods: list[int], *, start: bool) -> AsyncIterator[None]:
-    """Keep a subscription while the block runs, so that the market has live data."""
-    if not start:
-        yield
-        return
-    name = await client.realtime.start(ticker, periods, client_id=CLIENT_ID)
-    try:
-        yield
-    finally:
-        await client.realtime.stop(name)
+        asyncio.run(show())
 
 
 async def _print_lines(updates: AsyncIterator[LiveUpdate], count: int | None) -> None:

@@ -84,6 +84,23 @@ async def test_live_data_continues_after_the_relay_was_away(fake: FakeRelay) -> 
     assert {request.slow_client for request in fake.asked} == {pb.SLOW_CLIENT_POLICY_DROP_OLDEST}
 
 
+async def test_live_data_has_subscriptions_that_last_as_long_as_it_does(fake: FakeRelay) -> None:
+    fake.live = [[answer(trade(1))]] * 2
+    tickers = [TICKER, "ETH/USDT.SIM"]
+    async with AsyncClient() as client:
+        async with aclosing(client.live(tickers, ["1m"], trades=False, client_id="desk")) as updates:
+            await anext(updates)
+            started = (await client.realtime.list()).subscriptions
+            assert sorted(each.subscription.ticker for each in started) == tickers
+            assert {(each.subscription.params, each.subscription.client_id) for each in started} == {
+                (RealtimeParams(False, (60,)), "desk")
+            }
+        assert not (await client.realtime.list()).subscriptions
+        async with aclosing(client.live(tickers, subscribe=False)) as updates:
+            await anext(updates)
+            assert not (await client.realtime.list()).subscriptions
+
+
 @pytest.mark.parametrize(
     ("tickers", "periods", "text"),
     [
