@@ -156,13 +156,19 @@ async def _report_health(running: RunningServer, clusters: Sequence[Cluster], us
     """Report the health of each service, and of the whole server as "", which is SERVING while any service is.
 
     KafkaPixy is SERVING while any cluster can be used: one that is unavailable must not affect calls to the others.
-    User events need no cluster, so they are SERVING at once, with or without Kafka.
+    User events need no cluster, so they are SERVING at once, with or without Kafka, except while their disk is full.
     """
     if users:
         await running.set_serving(True, ("", *users.names))
-    if not clusters:
-        return
-    names = (NAME,) if users else ("", NAME)
+    if users and not clusters:
+        await users.report_space(lambda serving: running.set_serving(serving, ("", *users.names)))
+    async with asyncio.TaskGroup() as group:
+        if users:
+            group.create_task(users.report_space(lambda serving: running.set_serving(serving, users.names)))
+        group.create_task(_report_clusters(running, clusters, (NAME,) if users else ("", NAME)))
+
+
+async def _report_clusters(running: RunningServer, clusters: Sequence[Cluster], names: Sequence[str]) -> None:
     served = None
     while True:
         usable = any(cluster.failure is None for cluster in clusters)

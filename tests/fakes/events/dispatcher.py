@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dexorder_common.model.cursor import Cursor
-from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.errors import InvalidRequest, SuiteError
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.event_codec import read_event
@@ -51,6 +51,7 @@ class FakeDispatcher:
 
     def __init__(self, epoch: str = "e1") -> None:
         self.sessions: SessionRegistry | None = None
+        self.on_full: list[Callable[[SuiteError], object]] = []
         self.epoch = epoch
         self.users: dict[str, list[Kept]] = {}
         self.open: set[str] = set()

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from dexorder_common.storage.state_checks import check_pages
 
+T = TypeVar("T")
 CHECKPOINT_SECONDS = 0.25
+SPACE_SECONDS = 0.5
+"""Time between attempts to write to a disk that is full."""
 RESET_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Whether SQLite is without the WAL-reset bug."""
 _LARGE_WAL_PAGES = 16_000
@@ -78,6 +82,42 @@ def migrate(db: sqlite3.Connection, steps: Sequence[str], *, newer: str) -> None
 def turns() -> AbstractContextManager[object]:
     """Return what the connections of a file hold, one at a time, while they write to it or checkpoint."""
     return nullcontext() if RESET_IS_SAFE else threading.Lock()
+
+
+class DiskSpace:
+    """Repetition of writes for which the disk has no space, until it has, or until ``give_up``.
+
+    One thread writes. A write must be one transaction, which leaves nothing if it fails.
+
+    Attributes:
+        on_change: Called in that thread, with whether the disk is full.
+    """
+
+    def __init__(self, on_change: Callable[[bool], object] = lambda is_full: None) -> None:
+        self.on_change = on_change
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        """Let a write fail from now on; for any thread."""
+        self._given_up.set()
+
+    def write(self, attempt: Callable[[], T]) -> T:
+        """Return the result of a write; any error but that of a full disk is the caller's."""
+        is_full = False
+        while True:
+            try:
+                result = attempt()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL or self._given_up.is_set():
+                    raise
+            else:
+                if is_full:
+                    self.on_change(False)
+                return result
+            if not is_full:
+                is_full = True
+                self.on_change(True)
+            self._given_up.wait(SPACE_SECONDS)
 
 
 @contextmanager

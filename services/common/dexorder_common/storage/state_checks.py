@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 CHECKED_BYTES = 512 * 2**20
@@ -39,8 +40,9 @@ class Generation:
         return int(text) if len(text) == _WIDTH and text.isdigit() else 0
 
     def note(self, number: int) -> None:
-        """Keep the number of a commit that is on disk."""
-        os.pwrite(self._file, b"%0*d" % (_WIDTH, number), 0)
+        """Keep the number of a commit that is on disk; without space for it, the one before stays."""
+        with suppress(OSError):
+            os.pwrite(self._file, b"%0*d" % (_WIDTH, number), 0)
 
 
 def check_pages(db: sqlite3.Connection, most_bytes: int = CHECKED_BYTES) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.user_events import Status
 from dexorder_common.rpc.identity import current_caller
 from dexorder_common.rpc.streams import beside, until
@@ -34,6 +34,9 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         self._dispatcher = dispatcher
         self._containers = containers
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: set[asyncio.Future[Ack]] = set()
+        self._streams: set[PublishStream] = set()
+        dispatcher.on_full.append(self._refuse_waiting)
 
     def stop_taking(self) -> None:
         """Refuse new events; streams end when their events so far are answered."""
@@ -50,7 +53,11 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
                 answered.set_result(ack)
 
         self._dispatcher.publish(self._container(), body_of(request.event), answer)
-        return pb.PublishResponse(ack=ack_message(await answered))
+        self._waiting.add(answered)
+        try:
+            return pb.PublishResponse(ack=ack_message(await answered))
+        finally:
+            self._waiting.discard(answered)
 
     async def PublishMany(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.PublishManyRequest], context: Context
@@ -58,11 +65,13 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         """Accept a stream of events; yields lists of serialized responses, as `server_interceptor` accepts them."""
         self._refuse_if_stopping()
         stream = PublishStream()
+        self._streams.add(stream)
         try:
             async with beside(self._publish_all(request_iterator, stream)):
                 while acks := await stream.next():
                     yield [pb.PublishManyResponse(ack=ack_message(ack)).SerializeToString() for ack in acks]
         finally:
+            self._streams.discard(stream)
             stream.close()
 
     async def _publish_all(self, requests: AsyncIterator[pb.PublishManyRequest], stream: PublishStream) -> None:
@@ -77,6 +86,13 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
             stream.fail(error)
         else:
             stream.end(Unavailable("the gateway is stopping") if self._stopping.done() else None)
+
+    def _refuse_waiting(self, refusal: SuiteError) -> None:
+        for answered in self._waiting:
+            if not answered.done():
+                answered.set_exception(refusal)
+        for stream in self._streams:
+            stream.fail(refusal)
 
     def _container(self) -> Container:
         caller = current_caller()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -58,6 +58,17 @@ class UserEvents:
         """Wait until the dispatcher fails, and raise its error."""
         await asyncio.shield(self._dispatcher.failed)
 
+    async def report_space(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
+        """Tell whether events can be taken: not while the disk is full."""
+        dispatcher = self._dispatcher
+        while True:
+            await dispatcher.full.wait()
+            log.error("the disk of the events is full; nothing is taken until it has space, nothing answered is lost")
+            await set_serving(False)
+            await dispatcher.space.wait()
+            log.info("the disk has space again")
+            await set_serving(True)
+
     def stop_taking(self) -> None:
         """Refuse new events and end the sessions; their clients resume from their cursors."""
         self._dispatcher.stop_taking()
@@ -95,8 +106,6 @@ async def user_events(
         dispatcher.outputs = DispatcherOutputs(sender.send, sessions.show, sessions.show_transient)
         await stack.enter_async_context(sender)
         backend = SessionBackend(sessions, dispatcher, tokens, metrics)
-        await stack.enter_async_context(
-            web_server(settings, backend, healthy=lambda: not dispatcher.failed.done(), admits=admits)
-        )
+        await stack.enter_async_context(web_server(settings, backend, healthy=dispatcher.is_healthy, admits=admits))
         log.info("user events served", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
         yield UserEvents(dispatcher, backend, settings)

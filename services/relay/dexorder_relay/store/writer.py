@@ -20,13 +20,12 @@ from typing import Any, Protocol
 
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc.streams import retrieved
+from dexorder_common.storage.durable_sqlite import DiskSpace
 from dexorder_common.storage.state_checks import Generation
 
 OnCommit = Callable[[int, float], None]
 Batch = Callable[[sqlite3.Connection], Any]
 MAX_GROUP_SIZE = 256
-SPACE_SECONDS = 0.5
-"""Time between attempts to write to a disk that is full."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class WriterThread:
         self._generation = generation
         self._batches = GivenBatches()
         self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
-        self._closing = threading.Event()
+        self._space = DiskSpace(lambda is_full: self._call_loop(self._batches.fill, is_full))
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self.connection = connection
@@ -156,7 +155,7 @@ class WriterThread:
         """Run the remaining batches, then close the connection."""
         if not self._batches.is_closed:
             self._batches.is_closed = True
-            self._closing.set()
+            self._space.give_up()
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
@@ -181,7 +180,8 @@ class WriterThread:
                 raise self._broken
             start = time.perf_counter()
             writes = sum(work.writes for work in group)
-            results = self._with_space(group, _count_commit if writes else None)
+            last = _count_commit if writes else None
+            results = self._space.write(lambda: run_group(self.connection, group, last))
             if writes and self._generation is not None:
                 self._generation.note(results[-1])
             del results[len(group) :]
@@ -192,24 +192,6 @@ class WriterThread:
             self._call_loop(self._batches.fail, error, group)
         else:
             self._call_loop(self._batches.resolve, group, results)
-
-    def _with_space(self, group: Sequence[Work], last: Batch | None) -> list[Any]:
-        """Run a group, again and again while the disk is full, until the writer is closed."""
-        is_full = False
-        while True:
-            try:
-                results = run_group(self.connection, group, last)
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL or self._closing.is_set():
-                    raise
-            else:
-                if is_full:
-                    self._call_loop(self._batches.fill, False)
-                return results
-            if not is_full:
-                is_full = True
-                self._call_loop(self._batches.fill, True)
-            self._closing.wait(SPACE_SECONDS)
 
     def _call_loop(self, callback: Callable[..., None], *values: Any) -> None:
         if not self._loop.is_closed():

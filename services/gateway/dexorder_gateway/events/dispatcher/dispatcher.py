@@ -3,8 +3,9 @@
 One thread owns the containers' sockets, the outbox and the delivery rules. Its cycle: wait; take some messages of each
 socket and all calls from the event loop; decide; commit everything in one transaction; then send acks, and hand
 provider calls and session events to the event loop. One fsync serves many events, and the disk comes before every
-effect. A failed write leaves memory ahead of the disk, so it is fatal: ``EventDispatcher.failed`` is set, and the
-thread ends.
+effect. A write for which the disk has no space is repeated until it has: nothing is answered meanwhile, calls are
+refused, and ``EventDispatcher.full`` is set. Any other write that fails leaves memory ahead of the disk, so it is
+fatal: ``EventDispatcher.failed`` is set, and the thread ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import structlog
 
 from dexorder_common.clock import Clock
 from dexorder_common.model.cursor import Cursor
-from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.errors import Exhausted, SuiteError, Unavailable
 from dexorder_common.model.user_events import Channel
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.events.dispatcher.cycle import ContainerSockets, DispatcherCycle
@@ -33,6 +34,8 @@ from dexorder_gateway.events.store.event_log import EventLog, EventPage, EventQu
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _STOPPED = "the gateway takes no events now"
+NO_SPACE = "the disk of the gateway's events is full; repeat the call when it has space"
+RETRY_SECONDS = 5.0
 
 
 class CycleRunner(Protocol):
@@ -56,6 +59,7 @@ class EventDispatcher:
 
     Attributes:
         failed: Gets the error that ended the dispatcher; never done otherwise.
+        full: Set while the disk has no space; ``space`` is the opposite.
         outputs: To be set before the event loop runs again after the start.
     """
 
@@ -78,14 +82,20 @@ class EventDispatcher:
         self.router_address = sockets.router_address
         self._epoch = processor.epoch
         self._log = event_log
+        self.full, self.space = asyncio.Event(), asyncio.Event()
+        self.space.set()
+        self.on_full: list[Callable[[SuiteError], object]] = []
+        self._disk = processor.space
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False
         in_loop = self._loop.call_soon_threadsafe
+        processor.space.on_change = lambda is_full: in_loop(self._fill, is_full)
         self._cycle = DispatcherCycle(processor, sockets, clock, lambda effects: in_loop(self._carry_out, effects))
         self._runner = runner(self._cycle, lambda failure: in_loop(self._end, failure))
 
     def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         """See `DispatcherPort`."""
+        self._check_space()
         self._call(lambda processor: processor.receiver.take(read_copies([(container, body, answer)])))
 
     def finished(self, key: EventKey, number: int, result: Result) -> None:
@@ -133,7 +143,12 @@ class EventDispatcher:
 
     def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
         """See `DispatcherPort`."""
+        self._check_space()
         self._call(lambda processor: processor.user_active(user_id, channel, until_ns))
+
+    def is_healthy(self) -> bool:
+        """Return whether events can be taken."""
+        return not self.failed.done() and not self.full.is_set()
 
     def start(self) -> None:
         """Start the thread."""
@@ -147,6 +162,7 @@ class EventDispatcher:
         """Finish and answer all calls, then end the thread."""
         if not self._closed:
             self._closed = True
+            self._disk.give_up()
             self._runner.stop()
         await asyncio.to_thread(self._runner.join)
 
@@ -161,10 +177,28 @@ class EventDispatcher:
         future.add_done_callback(self._waiting.discard)
         future.add_done_callback(retrieved)
         try:
+            self._check_space()
             self._call(lambda processor: processor.resolve(future, lambda: find(processor)))
-        except Unavailable as error:
+        except SuiteError as error:
             future.set_exception(error)
         return future
+
+    def _check_space(self) -> None:
+        """Raise Exhausted while the disk is full."""
+        if self.full.is_set():
+            raise Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS)
+
+    def _fill(self, is_full: bool) -> None:
+        """Tell whether the disk has no space; calls that wait then are refused, though they take effect later."""
+        (self.full if is_full else self.space).set()
+        (self.space if is_full else self.full).clear()
+        if is_full:
+            refusal = Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS)
+            for future in list(self._waiting):
+                if not future.done():
+                    future.set_exception(refusal)
+            for refuse in self.on_full:
+                refuse(refusal)
 
     def _carry_out(self, effects: AfterCommit) -> None:
         self._cycle.transient_taken(len(effects.transient))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dexorder_common.model.cursor import Cursor
+from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.ingress.containers import Container
@@ -15,7 +16,15 @@ from dexorder_gateway.events.store.event_log import EventPage, EventQuery, Event
 
 
 class DispatcherPort(Protocol):
-    """Dispatcher as the event loop sees it. Calls take effect in their order."""
+    """Dispatcher as the event loop sees it. Calls take effect in their order.
+
+    While the disk is full, each call that returns something, ``publish`` and ``user_active`` raise Exhausted.
+
+    Attributes:
+        on_full: Called with the refusal of calls that wait when the disk gets full; they take effect later.
+    """
+
+    on_full: list[Callable[[SuiteError], object]]
 
     def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         """Accept a UserEvent; ``answer`` gets its state now and, unless that is final, again when it is.

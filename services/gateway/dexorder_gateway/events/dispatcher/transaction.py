@@ -16,6 +16,7 @@ from dexorder_common.messaging.frames import topic
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import InvalidRequest, SuiteError
 from dexorder_common.model.user_events import Channel
+from dexorder_common.storage.durable_sqlite import DiskSpace
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.channel_policy import ContactsCache
@@ -32,7 +33,10 @@ MAX_DUE_NS = 5_000_000
 
 
 class TransactionProcessor:
-    """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time."""
+    """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time.
+
+    While the disk is full, ``commit`` and ``forget`` do not return, so nothing is taken and nothing answered.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class TransactionProcessor:
         self._metrics = metrics
         self._clock = clock
         self.epoch = outbox.epoch
+        self.space = DiskSpace()
         self._work = UnitOfWork(clock.wall_ns())
         self.receiver = EventReceiver(outbox, delivery, settings, metrics, clock, self._work)
         rows = list(outbox.queued())
@@ -145,7 +150,7 @@ class TransactionProcessor:
         if work.has_rows:
             started = time.perf_counter()
             presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in work.presence.items()]
-            self._outbox.write(work.changes, work.contacts, presence, meanwhile)
+            self.space.write(lambda: self._outbox.write(work.changes, work.contacts, presence, meanwhile))
             self._count(work.changes, time.perf_counter() - started)
         effects = work.end(self.receiver.pending_acks)
         self._work = self.receiver.work = UnitOfWork(0)
@@ -158,7 +163,7 @@ class TransactionProcessor:
     def forget(self) -> bool:
         """Delete some events that are past their retention, outside of any transaction; return whether any were."""
         before_ns = self._clock.wall_ns() - int(self._settings.retention_days * 86_400e9)
-        return self._outbox.forget(before_ns) > 0
+        return self.space.write(lambda: self._outbox.forget(before_ns)) > 0
 
     def _remove_gone(self, gone: Sequence[tuple[str, Channel, str]]) -> None:
         """Remove destinations that no longer exist; that is no reason to retry the others."""
