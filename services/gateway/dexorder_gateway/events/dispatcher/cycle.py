@@ -14,14 +14,16 @@ from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import Container
 from dexorder_gateway.events.model import Ack
-from dexorder_gateway.events.store.outbox import Committed
+from dexorder_gateway.events.store.outbox import Written
 
-MAX_MESSAGES = 512
+MAX_MESSAGES = 1024
 """Messages of each socket in one cycle; also how many acks a crash between commit and ack can lose."""
-BATCH_MESSAGES = 32
-MAX_RECEIVE_NS = MAX_CALLS_NS = 5_000_000
-MAX_AHEAD = 128
-"""Events that are read during a commit, and taken in the next cycle all at once."""
+BATCH_MESSAGES = 64
+MAX_CALLS_NS = 5_000_000
+MAX_RECEIVE_NS = 20_000_000
+"""Time to take what waits. Each commit writes the same pages of the indices, so a few large ones cost less."""
+MAX_AHEAD = 512
+"""Events that are read during a write, and taken in the next cycle all at once."""
 MAX_UNTAKEN = 10_000
 """Transient events that the event loop has not taken; above this no more are read."""
 MAX_WAIT_MS = 500
@@ -166,9 +168,9 @@ class DispatcherCycle:
                 break
         return len(copies) >= BATCH_MESSAGES
 
-    def _read_ahead(self, committed: Committed) -> None:
-        """Read the next cycle's first events during a commit."""
-        while len(self._ahead) < MAX_AHEAD and not committed():
+    def _read_ahead(self, written: Written) -> None:
+        """Read the next cycle's first events during a write."""
+        while len(self._ahead) < MAX_AHEAD and not written():
             copies = self._read(BATCH_MESSAGES)
             self._ahead += copies
             if len(copies) < BATCH_MESSAGES:

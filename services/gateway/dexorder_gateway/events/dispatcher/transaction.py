@@ -25,7 +25,7 @@ from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.receiver import EventReceiver
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
 from dexorder_gateway.events.model import Contacts, EventKey, Result
-from dexorder_gateway.events.store.outbox import Committed, EventOutbox
+from dexorder_gateway.events.store.outbox import EventOutbox, Written
 
 T = TypeVar("T")
 MAX_DUE_NS = 5_000_000
@@ -136,7 +136,7 @@ class TransactionProcessor:
         self._work.presence[user_id, channel] = until_ns
         self._work.changes.add(self._delivery.user_active(user_id, channel, until_ns, now_ns=self._work.now_ns))
 
-    def commit(self, meanwhile: Callable[[Committed], None] | None = None) -> AfterCommit:
+    def commit(self, meanwhile: Callable[[Written], None] | None = None) -> AfterCommit:
         """Write the transaction's rows, then return their effects.
 
         Args:

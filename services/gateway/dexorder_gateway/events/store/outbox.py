@@ -7,10 +7,11 @@ threads. The file contains contacts, so only its owner may read it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -27,8 +28,10 @@ from dexorder_gateway.events.store import schema
 log = structlog.get_logger(__name__)
 MAX_FORGOTTEN = 500
 MAX_SEQUENCE = 2**63 - 1
-Committed = Callable[[], bool]
-"""Returns whether the commit has ended."""
+_ROWS_AT_ONCE = 256, 16, 1
+"""Rows of one statement, largest first; SQLite takes 32,766 values, and keeps few statements prepared."""
+Written = Callable[[], bool]
+"""Returns whether the write has ended."""
 _NEWER = "it has schema version {}; this gateway reads up to version {}"
 
 
@@ -47,8 +50,8 @@ class EventOutbox:
         epoch: Identifies the sequences of this file and of its copies; another file has another epoch.
     """
 
-    def __init__(self, db: sqlite3.Connection, committing: Executor, generation: Generation | None = None) -> None:
-        """Use an open file, and a thread that commits while its own does something else; see `open_outbox`.
+    def __init__(self, db: sqlite3.Connection, writing: Executor, generation: Generation | None = None) -> None:
+        """Use an open file, and a thread that writes while its own does something else; see `open_outbox`.
 
         Args:
             generation: Keeps the number of the last event that was accepted outside of the file as well.
@@ -57,12 +60,12 @@ class EventOutbox:
         self._generation = generation
         self.turn = turns()
         """Held while this connection writes; another one that checkpoints holds it, too."""
-        self._committing = committing
+        self._writing = writing
         (self.epoch,) = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
 
     def close(self) -> None:
         """Close the file."""
-        self._committing.shutdown()
+        self._writing.shutdown()
         self._db.close()
         if self._generation is not None:
             self._generation.close()
@@ -127,24 +130,40 @@ class EventOutbox:
         changes: DeliveryChanges,
         contacts: Mapping[str, Contacts] | None = None,
         presence: Iterable[tuple[str, Channel, int]] = (),
-        meanwhile: Callable[[Committed], None] | None = None,
+        meanwhile: Callable[[Written], None] | None = None,
     ) -> None:
         """Write the rows of a transaction; they are on disk when this returns.
 
         Args:
-            meanwhile: Called while another thread waits for the disk; it should return once the commit has ended,
-                and must not use the outbox.
+            meanwhile: Called while another thread writes; it should return once the write has ended, and must not use
+                the outbox, nor change what is written.
 
         Raises:
             sqlite3.Error: The rows are not on disk.
         """
-        with self._transaction(meanwhile) as db:
-            db.executemany(schema.ACCEPT, map(schema.accept_row, changes.accepted))
+        contacts, presence = contacts or {}, list(presence)
+        if meanwhile is None:
+            self._write(changes, contacts, presence)
+            return
+        writing = self._writing.submit(self._write, changes, contacts, presence)
+        try:
+            meanwhile(writing.done)
+        finally:
+            writing.result()
+
+    def _write(
+        self,
+        changes: DeliveryChanges,
+        contacts: Mapping[str, Contacts],
+        presence: Sequence[tuple[str, Channel, int]],
+    ) -> None:
+        with self._transaction() as db:
+            _insert_accepted(db, list(map(schema.accept_row, changes.accepted)))
             db.executemany(schema.UPDATE, map(schema.update_row, changes.updated))
             db.executemany(schema.FINISH, map(schema.finish_row, changes.finals))
             db.executemany(schema.ATTEMPT, map(schema.attempt_row, changes.attempts))
             db.executemany(schema.SEE, [(seen.seen_ns, seen.user_id, seen.sequence) for seen in changes.seen])
-            rows = [(user_id, schema.contacts_text(each)) for user_id, each in (contacts or {}).items()]
+            rows = [(user_id, schema.contacts_text(each)) for user_id, each in contacts.items()]
             db.executemany(schema.SET_CONTACTS, rows)
             db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
         if changes.accepted and self._generation is not None:
@@ -171,22 +190,24 @@ class EventOutbox:
         return len(past)
 
     @contextmanager
-    def _transaction(self, meanwhile: Callable[[Committed], None] | None = None) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self.turn:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
-                if meanwhile:
-                    commit = self._committing.submit(self._db.execute, "COMMIT")
-                    try:
-                        meanwhile(commit.done)
-                    finally:
-                        commit.result()
-                else:
-                    self._db.execute("COMMIT")
+                self._db.execute("COMMIT")
             except BaseException:
                 self._db.rollback()
                 raise
+
+
+def _insert_accepted(db: sqlite3.Connection, rows: Sequence[schema.Row]) -> None:
+    """Insert rows in order, many by one statement: the caller's thread holds Python's lock between statements only."""
+    first = 0
+    for size in _ROWS_AT_ONCE:
+        while len(rows) - first >= size:
+            db.execute(schema.accept(size), list(chain.from_iterable(rows[first : first + size])))
+            first += size
 
 
 def last_number(db: sqlite3.Connection) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import orjson
@@ -43,7 +44,6 @@ _REFUSED = QueuedRow._fields.index("refused")
 
 QUEUED_COLUMNS = ", ".join(("container", "body", "accepted_ns", *STATE_FIELDS))
 RECORD_COLUMNS = "number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns"
-ACCEPT = f"INSERT INTO events ({', '.join(_ACCEPTED)}) VALUES ({', '.join('?' * len(_ACCEPTED))})"  # noqa: S608
 UPDATE = f"UPDATE events SET {', '.join(f'{name} = ?' for name in STATE_FIELDS)} WHERE container = ? AND event_id = ?"  # noqa: S608
 FINISH = "UPDATE events SET status = ?, via = ?, error = ?, completed_ns = ? WHERE container = ? AND event_id = ?"
 ATTEMPT = "INSERT OR REPLACE INTO attempts VALUES (?,?,?,?,?,?,?,?)"
@@ -59,8 +59,15 @@ def _state(queued: QueuedRow) -> Row:
     return (*queued[2:_REFUSED], refused, *queued[_REFUSED + 1 :])
 
 
+@cache
+def accept(rows: int) -> str:
+    """Return the statement that inserts this many rows of `accept_row`."""
+    row = f"({', '.join('?' * len(_ACCEPTED))})"
+    return f"INSERT INTO events ({', '.join(_ACCEPTED)}) VALUES {', '.join([row] * rows)}"  # noqa: S608
+
+
 def accept_row(queued: QueuedRow) -> Row:
-    """Return the values of `ACCEPT`."""
+    """Return the values of a row of `accept`."""
     event = queued.event
     return (*event.key, event.user_id, event.body, queued.accepted_ns, *_state(queued), Status.QUEUED.value)
 

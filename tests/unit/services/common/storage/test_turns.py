@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def test_old_versions_take_turns_and_others_do_not(monkeypatch: pytest.MonkeyPat
 def test_no_checkpoint_runs_during_a_transaction_of_the_outbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_sqlite, "RESET_IS_SAFE", False)
     monkeypatch.setattr(durable_sqlite, "CHECKPOINT_SECONDS", 0.001)
-    held, during = threading.Lock(), list[bool]()
+    during = list[bool]()
 
     class Watched:
         """A turn that says whether the writer's transaction is open when a checkpoint gets it."""
@@ -39,23 +39,18 @@ def test_no_checkpoint_runs_during_a_transaction_of_the_outbox(tmp_path: Path, m
 
         def __enter__(self) -> None:
             self._turn.__enter__()
-            during.append(held.locked())
+            during.append(outbox._db.in_transaction)
 
         def __exit__(self, *_: object) -> None:
             self._turn.__exit__(None, None, None)
 
     outbox = outboxes.open_outbox(tmp_path / "events.db")
+    outbox._db.set_trace_callback(lambda sql: time.sleep(0.002 * (sql == "COMMIT")))  # longer than between checkpoints
     with background_checkpoints(tmp_path / "events.db", Watched(outbox.turn)):
         for number in range(50):
             changes = DeliveryChanges()
             changes.accepted.append(QueuedRow(event(f"e{number}"), 1, 2))
-
-            def meanwhile(committed: Any) -> None:
-                with held:
-                    while not committed():
-                        pass
-
-            outbox.write(changes, meanwhile=meanwhile)
+            outbox.write(changes, meanwhile=lambda written: None)
         while not during:
             pass
     outbox.close()

@@ -250,6 +250,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception |
             return super().submit(when_released)
 
     monkeypatch.setattr("dexorder_gateway.events.dispatcher.cycle.MAX_MESSAGES", 32)
+    monkeypatch.setattr("dexorder_gateway.events.dispatcher.cycle.BATCH_MESSAGES", 32)
     monkeypatch.setattr("dexorder_gateway.events.dispatcher.cycle.MAX_RECEIVE_NS", 30_000_000_000)
     monkeypatch.setattr("dexorder_gateway.events.store.outbox.ThreadPoolExecutor", Held)
     yield results

@@ -22,7 +22,7 @@ from dexorder_gateway.events.model import (
     WebPushSubscription,
 )
 from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog, EventQuery, ReplayBatch
-from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, EventOutbox, open_outbox
+from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, EventOutbox, Written, open_outbox
 from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.samples import event
 
@@ -105,7 +105,7 @@ def test_write_is_atomic(outbox: EventOutbox) -> None:
 def test_meanwhile_callback_ends_before_the_write(outbox: EventOutbox, path: Path) -> None:
     told: list[int] = []
 
-    def meanwhile(written: Committed) -> None:
+    def meanwhile(written: Written) -> None:
         deadline_s = time.monotonic() + 30
         while not written() and time.monotonic() < deadline_s:
             time.sleep(0.001)
