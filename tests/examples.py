@@ -1,4 +1,4 @@
-"""Numbers of examples of properties whose every example takes tenths of a second."""
+"""Numbers of examples of properties that take long."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     from tests.rig.kafka import RunningKafka
 
     creates = "true" if CREATES_TOPICS in os.environ else "false"
-    settings = f"auto.create.topics.enable={creates}\n"
+    settings = f"auto.create.topics.enable={creates}\ngroup.min.session.timeout.ms=1000\n"
     broker = RunningKafka(tmp_path_factory.mktemp("kafka"), properties=lambda *_: settings)
     yield broker.bootstrap
     broker.stop()

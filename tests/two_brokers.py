@@ -15,7 +15,7 @@ from tests.rig.processes import free_ports, until
 class TwoBrokers:
     """Cluster of two brokers; the first is the controller too. The groups' offsets are on both."""
 
-    SETTINGS = "offsets.topic.replication.factor=2\n"
+    SETTINGS = "offsets.topic.replication.factor=2\ngroup.min.session.timeout.ms=1000\n"
 
     def __init__(self, folder: Path) -> None:
         self.second_data = folder / "2/kafka/data"

@@ -78,7 +78,9 @@ def all_of(*counts: int) -> set[tuple[int, int]]:
     return {(partition, offset) for partition, count in enumerate(counts) for offset in range(count)}
 
 
-@pytest.mark.parametrize("count", [50, 300], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(50, id="shorter"), pytest.param(300, id="longer", marks=pytest.mark.nightly)]
+)
 async def test_log_that_lost_records_fails_a_query_or_is_read_from_its_beginning(
     two_brokers: TwoBrokers, count: int
 ) -> None:
@@ -115,11 +117,12 @@ async def test_leaders_that_change_and_lose_nothing_do_not_stop_a_query(two_brok
     topic = create_placed(two_brokers.bootstrap, "spark-lost-nothing", [1, 2])
     checkpoint = Checkpoint()
     async with source_of(two_brokers, topic) as address:
-        for number in range(1, 4):
+        for number in (1, 2):
+            if number > 1:
+                two_brokers.kill_second()
+                two_brokers.start_second()
             write(two_brokers.bootstrap, topic, 1, 100)
             await asyncio.to_thread(wait_for_ends, address, {0: 0, 1: 100 * number})
             rows = await asyncio.to_thread(run, address, checkpoint, max_records=30)
             assert [row["offset"] for row in rows] == list(range(100 * number - 100, 100 * number))
-            two_brokers.kill_second()
-            two_brokers.start_second()
     assert checkpoint.offsets[-1]["epochs"]["1"] > checkpoint.offsets[0]["epochs"]["1"]

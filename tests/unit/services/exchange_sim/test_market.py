@@ -12,6 +12,7 @@ from dexorder_exchange_sim.candles import CandleRequest, Candles
 from dexorder_exchange_sim.instruments import INSTRUMENTS
 from dexorder_exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
 from dexorder_exchange_sim.periods import DAY, PERIODS, Period
+from tests.examples import few
 
 NOW_S = 1_700_000_123
 NOW_NS = NOW_S * 1_000_000_000
@@ -77,7 +78,7 @@ def test_slicing_changes_nothing(market: SyntheticMarket, period: Period, start_
 
 
 @given(markets, moments, st.sampled_from([(c, f) for c in PERIODS.values() for f in PERIODS.values() if c.nests(f)]))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=few(60))
 def test_coarse_candle_is_the_sum_of_its_fine_ones(
     market: SyntheticMarket, start_s: int, pair: tuple[Period, Period]
 ) -> None:

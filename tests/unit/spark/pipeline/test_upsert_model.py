@@ -91,7 +91,7 @@ def found(table: Table) -> dict[tuple[str, int], Row]:
     return by_key
 
 
-@settings(max_examples=few(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(batches, batches, st.booleans()), min_size=1, max_size=4))
 def test_two_drivers_and_replays_leave_what_the_model_says(steps: list[tuple[list[Sent], list[Sent], bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -104,7 +104,7 @@ records_sent = st.builds(
 batches = st.lists(records_sent, min_size=1, max_size=4)
 
 
-@settings(max_examples=few(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(batches, batches, st.booleans()), min_size=1, max_size=4))
 def test_two_drivers_replays_and_refills_leave_each_trade_once(
     steps: list[tuple[list[Sent], list[Sent], bool]],

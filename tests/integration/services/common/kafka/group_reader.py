@@ -22,6 +22,8 @@ from tests.rig.processes import until
 
 WAIT_SECONDS = 60.0
 OPTIONS = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "fetch.wait.max.ms": 50}
+QUICK_TO_LOSE = {"session.timeout.ms": 3_000, "max.poll.interval.ms": 3_000}
+"""Options of a member that loses its partitions 3 s after its last poll."""
 
 
 class GroupReader:

@@ -24,6 +24,7 @@ from dexorder_common.kafka.member_commits import NotAssigned, NotRead
 from dexorder_common.kafka.partition_queue import END, ReadRules
 from dexorder_common.model.errors import NotAllowed, Unavailable
 from tests.integration.services.common.kafka.group_reader import (
+    QUICK_TO_LOSE,
     WAIT_SECONDS,
     GroupReader,
     create_again,
@@ -66,13 +67,13 @@ def test_pause_ends_when_a_partition_goes_away_and_returns(
     topic = kafka_topic(2)
     for partition in range(2):
         write(kafka, topic, partition, 200)
-    with GroupReader(kafka, topic, options={"max.poll.interval.ms": 6_000}) as reader:
+    with GroupReader(kafka, topic, options=QUICK_TO_LOSE) as reader:
         until(lambda: reader.queue.paused == {0, 1})
         if how == "the session is lost":
             step = reader.member._step
 
             def step_late(consumer: Consumer) -> None:
-                time.sleep(7.0)  # longer than max.poll.interval.ms
+                time.sleep(3.5)  # longer than max.poll.interval.ms
                 step(consumer)
 
             monkeypatch.setattr(reader.member, "_step", step_late)
@@ -216,7 +217,11 @@ def test_topic_created_again_while_it_is_read_is_read_from_its_beginning(
 def test_deleted_topic_stops_nothing_and_is_read_when_it_returns(kafka: str, kafka_topic: MakeTopic) -> None:
     topic, other = kafka_topic(2), kafka_topic(1)
     write(kafka, topic, 0, 50)
-    with GroupReader(kafka, topic, NEWEST) as reader, GroupReader(kafka, other, member=reader.member) as beside:
+    quick = {"topic.metadata.refresh.interval.ms": 500}
+    with (
+        GroupReader(kafka, topic, NEWEST, options=quick) as reader,
+        GroupReader(kafka, other, member=reader.member) as beside,
+    ):
         reader.wait_assigned(0, 1)
         write(kafka, topic, 0, 50)
         reader.take(50)

@@ -11,7 +11,13 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
 from dexorder_common.kafka.partition_queue import END, ReadRules
-from tests.integration.services.common.kafka.group_reader import WAIT_SECONDS, GroupReader, create_placed, write
+from tests.integration.services.common.kafka.group_reader import (
+    QUICK_TO_LOSE,
+    WAIT_SECONDS,
+    GroupReader,
+    create_placed,
+    write,
+)
 from tests.rig.processes import until
 from tests.two_brokers import TwoBrokers
 
@@ -26,8 +32,18 @@ def brokers(two_brokers: TwoBrokers) -> Iterator[TwoBrokers]:
         two_brokers.start_second()
 
 
-@pytest.mark.parametrize("rules", [ReadRules(), ReadRules(new_group_start=END)], ids=["earliest", "newest"])
-@pytest.mark.parametrize("has_commits", [True, False])
+NEWEST = ReadRules(new_group_start=END)
+
+
+@pytest.mark.parametrize(
+    ("has_commits", "rules"),
+    [
+        pytest.param(True, ReadRules(), id="commits-earliest"),
+        pytest.param(False, NEWEST, id="none-newest"),
+        pytest.param(True, NEWEST, id="commits-newest", marks=pytest.mark.nightly),
+        pytest.param(False, ReadRules(), id="none-earliest", marks=pytest.mark.nightly),
+    ],
+)
 def test_partition_without_a_leader_delays_only_itself(
     brokers: TwoBrokers, rules: ReadRules, has_commits: bool, request: pytest.FixtureRequest
 ) -> None:
@@ -87,7 +103,9 @@ def test_coordinator_that_moves_stops_nothing(brokers: TwoBrokers) -> None:
         assert again.take(1) == {0: [20]}
 
 
-@pytest.mark.parametrize("count", [20, 1_000], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(20, id="shorter", marks=pytest.mark.nightly), pytest.param(1_000, id="longer")]
+)
 def test_lost_log_of_the_same_topic_is_noticed_and_its_new_records_are_read(brokers: TwoBrokers, count: int) -> None:
     """As after an unclean election, the topic keeps its id, and the leader has another log."""
     topic = create_placed(brokers.bootstrap, f"lost-log-{count}", [2])
@@ -119,7 +137,7 @@ def test_log_that_was_lost_under_another_member_is_noticed_by_the_one_that_takes
     topic = create_placed(brokers.bootstrap, "taken-over", [2, 2])
     with (
         GroupReader(brokers.bootstrap, topic) as reader,
-        GroupReader(brokers.bootstrap, topic, options={"max.poll.interval.ms": 6_000}) as other,
+        GroupReader(brokers.bootstrap, topic, options=QUICK_TO_LOSE) as other,
     ):
         until(lambda: len(reader.queue.partitions) == len(other.queue.partitions) == 1)
         (lost,) = other.queue.partitions

@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.tables import OHLC
+from tests.examples import few
 from tests.fakes.pages import control
 from tests.fakes.staged import files_of_pages
 
@@ -38,7 +39,7 @@ CHANGES: dict[str, Callable[[Table], Any]] = {
 }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(sorted(CHANGES))), min_size=4, max_size=16))
 def test_every_reader_sees_the_same_metadata_whoever_has_committed(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, str]]

@@ -26,6 +26,7 @@ from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects.kraken import read_trades
 from dexorder_ingestor.exchange.trade_pager import OrderedCandleBuilder, TradePager
+from tests.examples import few
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)
@@ -233,7 +234,7 @@ def faults(chance: random.Random) -> Callable[[int], Spoil | None]:
     return spoil
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=few(80))
 @given(
     gaps_ms=st.lists(st.sampled_from([0, 0, 0, 1, 900, 20_000, 61_000, 400_000]), max_size=40),
     first_ms=st.sampled_from([-2_000_000, -50_000, -1, 0, 30_000]),

@@ -13,6 +13,7 @@ from dexorder_common.model.times import parse_time
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.validation import check_rows, read_candles
+from tests.examples import few
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)
@@ -174,7 +175,7 @@ NEARLY_SOUND = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=few(100))
 @given(NEARLY_SOUND, st.booleans())
 def test_columns_and_rows_are_read_alike(rows: list[list[Any]], in_order: bool) -> None:
     rows = sorted(rows, key=lambda r: r[0]) if in_order else rows

@@ -153,10 +153,11 @@ def test_what_tallied_counts_for_later_jobs() -> None:
     assert outcome.exchange.calls == 4
 
 
-def test_an_exchange_that_was_good_may_answer_for_another_market_today() -> None:
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 80), marks=pytest.mark.nightly)], ids=str)
+def test_an_exchange_that_was_good_may_answer_for_another_market_today(seeds: range) -> None:
     """Its earlier answers vouch for nothing as long as a job makes further calls, nor for a later page's cells."""
     wrong = []
-    for seed in range(80):
+    for seed in seeds:
         job = World(seed, History(), 1_500, 60, CallLimits(100), page=100, cells=CELLS, lies=0.2)
         outcome = fetch(replace(job, kinds=("other symbol",), good_answers=2_000))
         wrong += [seed] if wrong_opens(outcome) else []

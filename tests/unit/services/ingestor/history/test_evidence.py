@@ -15,6 +15,7 @@ from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.dialect import CallLimits
 from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.paging import CandlePage, page_periods
+from tests.examples import few
 from tests.unit.services.ingestor.conftest import minutes
 
 Fault = Callable[[list[Candle]], list[Candle]]
@@ -192,7 +193,7 @@ def test_one_bad_answer_loses_nothing(drop: str, turn: int, present: Iterable[in
     assert found(settled) == opens(*(n for n in present if 0 <= n < 300))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=few(60))
 @given(
     present=st.sets(st.integers(-30, 150))
     | st.sets(st.integers(-30, 150), max_size=12).map(lambda holes: set(range(-30, 150)) - holes),

@@ -16,6 +16,7 @@ from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_ingestor.realtime.live_series import DueRecords, DueTrades, LiveSeries, MissingTrades, Resume
 from dexorder_ingestor.realtime.trade_batches import MAX_BATCH_NS, TradeBatch
 from dexorder_ingestor.realtime.trade_sequence import Gap
+from tests.examples import few
 
 MINUTE_NS = 60 * SECOND_NS
 BEGIN_NS = 28_333_333 * MINUTE_NS
@@ -279,7 +280,7 @@ def steps() -> st.SearchStrategy[list[tuple[str, int | list[int]]]]:
     st.lists(st.integers(1, 9_000), max_size=15),
     steps(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 def test_any_order_of_messages_losses_and_answers_settles_exactly_the_exchanges_trades(
     kind: TradeSeries, gaps_ms: list[int], happens: list[tuple[str, int | list[int]]]
 ) -> None:

@@ -17,6 +17,7 @@ from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects import DIALECTS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
+from tests.examples import few
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 FIRST = 100
@@ -149,7 +150,7 @@ class Feeds(RuleBasedStateMachine):
             assert self.feed.settled_ns >= self.clock_ns - SECOND_NS
 
 
-Feeds.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+Feeds.TestCase.settings = settings(max_examples=few(50), stateful_step_count=25, deadline=None)
 TestFeeds = Feeds.TestCase
 
 

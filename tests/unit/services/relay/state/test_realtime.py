@@ -28,6 +28,7 @@ from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store import schema
 from dexorder_relay.store.changes import statements
 from dexorder_relay.store.loading import fill_registry, read_realtime_jobs
+from tests.examples import few
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 
@@ -237,5 +238,5 @@ class Life(RuleBasedStateMachine):
                 assert position.from_ns == job.positions[period].from_ns
 
 
-Life.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Life.TestCase.settings = settings(max_examples=few(60), stateful_step_count=40, deadline=None)
 TestLife = Life.TestCase

@@ -7,11 +7,12 @@ from hypothesis import settings
 
 from dexorder_common.model.history import RequestStatus
 from dexorder_relay.state.leases import Slot, SlotKind
+from tests.examples import few
 from tests.unit.services.relay.harness import at
 from tests.unit.services.relay.state.state_machine import StateMachine
 from tests.unit.services.relay.state.state_model import ALL_SERIES, LEASE_NS, Worker
 
-StateMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+StateMachine.TestCase.settings = settings(max_examples=few(25), stateful_step_count=40, deadline=None)
 TestBroker = StateMachine.TestCase
 
 

@@ -18,6 +18,7 @@ from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.realtime.agreed.feed import ALONE_NS, AgreedFeed
 from dexorder_ingestor.realtime.agreed.witness import TAKE_NS
+from tests.examples import few
 from tests.unit.services.ingestor.realtime.agreed.agreed_world import BEGIN_NS, Market, settled_seconds, tape, trade
 
 PAGE = 5
@@ -379,5 +380,5 @@ class Feeds(RuleBasedStateMachine):
         assert self.feed.settled_ns >= self.clock_ns - TAKE_NS
 
 
-Feeds.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+Feeds.TestCase.settings = settings(max_examples=few(50), stateful_step_count=25, deadline=None)
 TestFeeds = Feeds.TestCase
