@@ -18,7 +18,7 @@ from dexorder_common.rpc.lifecycle import refuse_if_served
 KEEPALIVE_SECONDS = 15.0
 """Time without a request after which a connection is closed."""
 REQUEST_SECONDS = 10.0
-"""Time for the head of a connection's first request, up to twice."""
+"""Time for the head of a connection's first request, up to twice, and for the body of each one."""
 
 
 def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
@@ -47,9 +47,19 @@ def _noting(served: WeakSet[asyncio.BaseTransport]) -> Middleware:
     async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.transport is not None:
             served.add(request.transport)
-        return await handler(request)
+        timer = asyncio.get_running_loop().call_later(REQUEST_SECONDS, _close_unfinished, request)
+        try:
+            return await handler(request)
+        finally:
+            timer.cancel()
 
     return note
+
+
+def _close_unfinished(request: web.Request) -> None:
+    """Close the connection of a request whose body is not there yet."""
+    if request.transport is not None and not request.content.is_eof():
+        request.transport.abort()
 
 
 async def _close_silent(runner: web.AppRunner, served: WeakSet[asyncio.BaseTransport]) -> None:

@@ -23,7 +23,7 @@ from dexorder_common.model.triggers import EventKind
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
+from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove, Suspend
 
 REASON = "reason"
 MAX_EVENT_BYTES = 1 << 20
@@ -82,6 +82,8 @@ class Evaluation:
             case Remove():
                 self._remove(each.registration)
                 return []
+            case Suspend():
+                return self._suspend(each)
             case Feed():
                 return self._feed(each)
             case Expire():
@@ -94,6 +96,13 @@ class Evaluation:
             return [Suspension(each.trigger_id, each.registration, "", each.registered_ns, str(error))]
         self._ids[each.registration] = each.trigger_id
         return self._engine.add(each.trigger_id, each.registration, compiled, each.registered_ns, tickers=each.tickers)
+
+    def _suspend(self, each: Suspend) -> list[Outcome]:
+        trigger_id = self._ids.get(each.registration)
+        if trigger_id is None:
+            return []
+        self._remove(each.registration)
+        return [Suspension(trigger_id, each.registration, "", each.time_ns, each.reason)]
 
     def _remove(self, registration: int) -> None:
         trigger_id = self._ids.pop(registration, None)

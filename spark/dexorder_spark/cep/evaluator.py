@@ -6,7 +6,7 @@ rows in the order of the records. Its inputs decide everything: evaluated again,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.cep import shards
 from dexorder_spark.cep.evaluation import watcher
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
+from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove, Suspend
 from dexorder_spark.cep.journal import JournalBatch, Snapshot, TopicPosition
 from dexorder_spark.cep.records import without_repeated
 
@@ -124,6 +124,12 @@ class Evaluator:
         if series.dataset is TRADES:
             rows = without_repeated(rows, self._recent.setdefault(ticker, {}))
         self._inputs.append(Feed(ticker, series.period_seconds, rows, span.start_ns, span.end_ns))
+
+    def lose(self, series: Collection[Series], reason: str, now_ns: int) -> None:
+        """Suspend the triggers that watch series of which rows can't be read."""
+        for registration, each in self._watchers.items():
+            if not set(each.series).isdisjoint(series):
+                self._take(Suspend(registration, reason, now_ns))
 
     def advance(self, now_ns: int) -> None:
         """End the triggers whose time is over."""

@@ -30,6 +30,15 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend:
+    """A trigger is suspended, as it would miss rows."""
+
+    registration: int
+    reason: str
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Feed:
     """Rows of a series; period 0 stands for trades.
 
@@ -57,8 +66,8 @@ class Expire:
     now_ns: int
 
 
-Input: TypeAlias = Register | Remove | Feed | Expire
-_KINDS: tuple[type[Input], ...] = (Register, Remove, Feed, Expire)
+Input: TypeAlias = Register | Remove | Suspend | Feed | Expire
+_KINDS: tuple[type[Input], ...] = (Register, Remove, Suspend, Feed, Expire)
 
 
 def encode(inputs: Iterable[Input]) -> list[Any]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dexorder_common.lake.market_rows import ROW_COLUMNS, Row, as_rows
+from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.records.admission import Record, rows_in
+from dexorder_spark.records.admission import Record, counts
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable
 from dexorder_spark.tables.ticks import TRADES
@@ -23,9 +24,18 @@ late for every trigger that waits no longer for late rows."""
 
 
 def rows_of(record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int) -> list[Row] | None:
-    """Return the rows with which a record can fire triggers; None if it does not count, as `rows_in`."""
-    decoded = None if record.headers.amends else rows_in(record, issued, now_ns=now_ns)
-    return None if decoded is None else as_rows(decoded, ROW_COLUMNS[record.series.dataset])
+    """Return the rows with which a record can fire triggers; None if it does not count.
+
+    Raises:
+        InvalidRequest: It counts, and its rows can't be read.
+    """
+    if record.headers.amends or not counts(record, issued, now_ns=now_ns):
+        return None
+    try:
+        decoded = record.table.decode(record.headers, record.payload)
+    except Exception as error:  # whatever a record's bytes cause
+        raise InvalidRequest(f"a record of {record.series} can't be read: {error}") from error
+    return as_rows(decoded, ROW_COLUMNS[record.series.dataset])
 
 
 def without_repeated(rows: Sequence[Row], recent: dict[str, int]) -> list[Row]:

@@ -27,7 +27,7 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.market_rows import Row, stored_rows
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.datasets import CANDLES, TRADES
-from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -173,7 +173,12 @@ class Runner:
         positions, records = self._read()
         issued = self._dispatches.of({each.headers.dispatch_id for each in records})
         for each in records:
-            rows = rows_of(each, issued, now_ns=now_ns)
+            try:
+                rows = rows_of(each, issued, now_ns=now_ns)
+            except InvalidRequest as error:
+                log.error("a record can't be read; triggers of its series are suspended", error=str(error))
+                evaluator.lose({each.series}, str(error), now_ns)
+                continue
             if rows is not None:
                 evaluator.feed(each.series, rows, each.headers.span)
         evaluator.advance(now_ns)
@@ -229,7 +234,7 @@ class Runner:
                 start = start_of(before, state, topic)
                 end = cap(start, state.ends, self._settings.max_trade_records_per_batch)
                 for part in plan(start, end):
-                    records += select(TABLES[topic], self._records(source, part), watched.__contains__)
+                    records += select(TABLES[topic], self._records(source, topic, part), watched.__contains__)
                 positions[topic] = TopicPosition(end, state.topic_id)
             except (Unavailable, NotImplementedError) as error:
                 log.warning("the source does not answer; triggers wait", error=str(error))
@@ -238,13 +243,16 @@ class Runner:
                 self._stop.wait(1.0)
         return positions, records
 
-    def _records(self, source: Source, part: OffsetRange) -> list[Result]:
+    def _records(self, source: Source, topic: str, part: OffsetRange) -> list[Result]:
+        """Return the records of a range; if some can't be read, the triggers that might need them are suspended."""
         found: list[Result] = []
         try:
             for results in source.read(part, retry_seconds=5.0):
                 found += results
         except SourceBroken as error:
-            log.error("records can't be read; triggers do not see them", error=str(error), partition=part.partition)
+            log.error("records can't be read; triggers of their topic are suspended", topic=topic, error=str(error))
+            watched = {each for each in self._evaluator.watched if each.dataset.topic == topic}
+            self._evaluator.lose(watched, f"records of {topic} can't be read: {error}", self._clock.wall_ns())
         return found
 
     def _seconds(self) -> float:

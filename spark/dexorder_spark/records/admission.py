@@ -112,13 +112,19 @@ def rows_in(
         now_ns: Time of this process.
         history: Whether records of dispatches that are not realtime ones count too.
     """
+    if not counts(record, issued, now_ns=now_ns, history=history):
+        return None
+    try:
+        return record.table.decode(record.headers, record.payload)
+    except Exception:  # whatever a record's bytes cause
+        return None
+
+
+def counts(record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int, history: bool = False) -> bool:
+    """Return whether the relay has issued a record's dispatch, for its series and range; arguments as `rows_in`."""
     headers = record.headers
     dispatch = issued.get(headers.dispatch_id)
     if dispatch is None or not (dispatch.is_realtime or history):
-        return None
-    if refusal(headers.dispatch_id, record.series, headers.span, issued, is_page=True, now_ns=now_ns) is not None:
-        return None
-    try:
-        return record.table.decode(headers, record.payload)
-    except Exception:  # whatever a record's bytes cause
-        return None
+        return False
+    refused = refusal(headers.dispatch_id, record.series, headers.span, issued, is_page=True, now_ns=now_ns)
+    return refused is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dexorder_cep import EngineState
 from dexorder_common.model.cursor import Cursor
 from dexorder_spark.cep.files import FolderFiles
-from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove
+from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove, Suspend
 from dexorder_spark.cep.journal import Damaged, Journal, JournalBatch, Snapshot, TopicPosition
 
 NUMBERS = st.integers(0, 2**62)
@@ -32,6 +32,7 @@ INPUTS = st.one_of(
         registered_ns=NUMBERS,
     ),
     st.builds(Remove, NUMBERS),
+    st.builds(Suspend, NUMBERS, TEXTS, NUMBERS),
     st.builds(Feed, TEXTS, st.sampled_from([0, 60]), ROWS, st.none() | NUMBERS, st.none() | NUMBERS),
     st.builds(Expire, NUMBERS),
 )

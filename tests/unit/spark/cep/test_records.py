@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.source.v1 import source_pb2
@@ -42,7 +45,9 @@ def test_history_revisions_and_records_that_do_not_count_are_no_rows() -> None:
     assert rows(record(dispatch_id="7-" + "0" * 16)) is None
     assert rows(record(dispatch_id=realtime_dispatch_id(1, "ETH/USDT.SIM"))) is None
     assert rows_of(record(), issued([REALTIME]), now_ns=DAY - 10 * MINUTE_NS) is None
-    assert rows(Record(CANDLES, record().headers, b"\xff")) is None
+    assert rows(Record(CANDLES, replace(record().headers, dispatch_id="7-" + "0" * 16), b"\xff")) is None
+    with pytest.raises(InvalidRequest, match=r"a record of candles of BTC.* can't be read"):
+        rows(Record(CANDLES, record().headers, b"\xff"))
 
 
 def test_only_watched_series_are_decoded_and_malformed_headers_are_left_to_the_table() -> None:
