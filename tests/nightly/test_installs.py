@@ -62,15 +62,19 @@ def run(*command: str | Path, folder: Path, cache: Path) -> str:
 
 
 def pythons() -> list[str]:
-    """Return the oldest and the newest Python from 3.11 on that this machine has."""
-    found: dict[tuple[int, int], str] = {sys.version_info[:2]: sys.executable}
-    for minor in range(11, 20):
+    """Return the oldest and the newest Python from 3.11 on that this machine has, pyenv's among them."""
+    places = [sys.executable, *(f"python3.{minor}" for minor in range(11, 20))]
+    places += [str(path) for path in Path.home().glob(".pyenv/versions/3.*/bin/python")]
+    found: dict[tuple[int, int], str] = {}
+    for place in places:
+        program = "import sys, ensurepip; print(*sys.version_info[:2], sys._base_executable)"
         try:
-            where = ["-c", "import sys; print(sys._base_executable)"]
-            done = subprocess.run([f"python3.{minor}", *where], capture_output=True, text=True, check=True)
-            found[3, minor] = done.stdout.strip()
+            done = subprocess.run([place, "-c", program], capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             continue
+        major, minor, executable = done.stdout.split(maxsplit=2)
+        if (int(major), int(minor)) >= (3, 11):
+            found.setdefault((int(major), int(minor)), executable.strip())
     return [found[version] for version in sorted({min(found), max(found)})]
 
 
