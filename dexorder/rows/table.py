@@ -29,18 +29,19 @@ SHOWN_ROWS = 10
 class Rows:
     """Immutable rows with named columns, and methods of a ``pyarrow.Table``.
 
-    >>> from dexorder import Client
-    >>> with Client() as client:
-    ...     rows = client.history("BTC/USDT.SIM", "1h", "2024-01-01", "2024-01-02T06:00")
-    >>> len(rows), rows.column_names[:4]
-    (30, ['ticker', 'period_seconds', 'open_time', 'open'])
-    >>> rows["open_time"][0].as_py()
-    datetime.datetime(2024, 1, 1, 0, 0, tzinfo=zoneinfo.ZoneInfo(key='UTC'))
-    >>> rows[:2].select(["ticker", "period_seconds"]).to_pylist()
-    [{'ticker': 'BTC/USDT.SIM', 'period_seconds': 3600}, {'ticker': 'BTC/USDT.SIM', 'period_seconds': 3600}]
-    >>> frame = rows.to_pandas()  # or rows.to_polars(), polars.DataFrame(rows), pyarrow.table(rows)
-    >>> frame["open_time"].dtype, frame.shape == rows.shape
-    (datetime64[us, UTC], True)
+    Examples:
+        >>> from dexorder import Client
+        >>> with Client() as client:
+        ...     rows = client.history("BTC/USDT.SIM", "1h", "2024-01-01", "2024-01-02T06:00")
+        >>> len(rows), rows.column_names[:4]
+        (30, ['ticker', 'period_seconds', 'open_time', 'open'])
+        >>> rows["open_time"][0].as_py()
+        datetime.datetime(2024, 1, 1, 0, 0, tzinfo=zoneinfo.ZoneInfo(key='UTC'))
+        >>> rows[:2].select(["ticker", "period_seconds"]).to_pylist()
+        [{'ticker': 'BTC/USDT.SIM', 'period_seconds': 3600}, {'ticker': 'BTC/USDT.SIM', 'period_seconds': 3600}]
+        >>> frame = rows.to_pandas()  # or rows.to_polars(), polars.DataFrame(rows), pyarrow.table(rows)
+        >>> frame["open_time"].dtype, frame.shape == rows.shape
+        (datetime64[us, UTC], True)
     """
 
     __slots__ = ("_table",)

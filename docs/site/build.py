@@ -1,7 +1,8 @@
 """Build of the documentation site: ``python docs/site/build.py [FOLDER]`` (default ``site``), or ``--check``.
 
-The pages of the repository are copied as they lie, so that their links work here and there. Pages about the command
-and the protos are generated from the code. A link that leads nowhere fails the build.
+The pages of the repository are copied as they lie, so that their links work here and there. Pages about the command,
+the Python packages and the protos are generated from the code. A link that leads nowhere fails the build. Beside each
+page lies its Markdown, and ``llms.txt`` lists these, for programs that read.
 """
 
 from __future__ import annotations
@@ -14,14 +15,24 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
 from protos_page import protos_page
+from python_page import python_page
 from typer.main import get_command
 
 from dexorder.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-PAGES = ("*.md", "docs/*.md", "docs/decisions/*.md", "bench/README.md", "bench/results/*.md", "tests/GUARANTEES.md")
+PAGES = (
+    "*.md",
+    "docs/*.md",
+    "docs/decisions/*.md",
+    "services/common/dexorder_*/README.md",
+    "bench/README.md",
+    "bench/results/*.md",
+    "tests/GUARANTEES.md",
+)
 FILES = (
     "docs/images/*",
     "docs/notebooks/*.ipynb",
@@ -120,6 +131,27 @@ def _option_row(parameter: object) -> str | None:
     return f"| `{name}` | {text.replace('<', '&lt;')} |"
 
 
+def add_markdown(pages: Path, target: Path) -> None:
+    """Put each page's Markdown beside its HTML, and ``llms.txt`` at the top; see llmstxt.org."""
+    for page in pages.rglob("*.md"):
+        if page.name != "python.md":  # names for mkdocstrings only
+            shutil.copyfile(page, target / page.relative_to(pages))
+    config = yaml.load((HERE / "mkdocs.yml").read_text(), yaml.SafeLoader)
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}"]
+    for entry in config["nav"]:
+        if isinstance(entry, dict):
+            ((heading, entries),) = entry.items()
+            lines += ["", f"## {heading}", ""]
+            lines += [f"- [{title}]({place})" for each in entries for title, place in _titled(each)]
+    (target / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def _titled(entry: dict[str, str] | str) -> list[tuple[str, str]]:
+    """Return title and place of an entry of the navigation; the page of Python has no Markdown."""
+    found = entry.items() if isinstance(entry, dict) else [(entry.removesuffix(".md"), entry)]
+    return [(title, re.sub(r"python\.md$", "python.html", place)) for title, place in found]
+
+
 def main() -> int:
     """Build the site; return mkdocs's exit status."""
     chosen = sys.argv[1] if len(sys.argv) > 1 else "site"
@@ -130,15 +162,17 @@ def main() -> int:
         copy_pages(pages)
         (pages / "reference").mkdir()
         (pages / "reference" / "command.md").write_text(command_page())
+        (pages / "reference" / "python.md").write_text(python_page())
         (pages / "reference" / "protos.md").write_text(protos_page(ROOT))
         (pages / "decisions.md").write_text(list_of("Decisions", "docs/decisions", pages))
         (pages / "measurements.md").write_text(list_of("Measurements", "bench/results", pages))
         shutil.copyfile(HERE / "mkdocs.yml", work / "mkdocs.yml")
         config = ["-f", str(work / "mkdocs.yml"), "-d", str(target)]
         environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", *config], env=environment
-        ).returncode
+        built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", *config], env=environment)
+        if not built.returncode:
+            add_markdown(pages, target)
+        return built.returncode
 
 
 if __name__ == "__main__":
