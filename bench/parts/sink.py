@@ -18,7 +18,8 @@ from dexorder_common.model.history import IssuedDispatch, PageResult
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.pipeline.batch import Pipeline
-from dexorder_spark.pipeline.decode import DECODED_DDL, decode_batches
+from dexorder_spark.pipeline.controls import DECODED_DDL
+from dexorder_spark.pipeline.decode import decode_batches
 from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.runtime.session import build_session, catalog_conf
 from dexorder_spark.tables.ohlc import CANDLES

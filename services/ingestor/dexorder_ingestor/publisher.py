@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import TypeVar
@@ -68,15 +68,19 @@ class IngestorPublisher:
         Raises:
             Unavailable: The gateway refuses it, or is unavailable for ``publish_timeout_seconds``.
         """
+        await self.produce_record(dataset.topic, key or headers.dispatch_id, headers.encode(), value)
+
+    async def produce_record(self, topic: str, key: str, headers: Mapping[str, str], value: bytes) -> None:
+        """Produce a record with any headers, as `produce` does."""
         request = pixy_pb.ProdRq(
             cluster=self._settings.cluster,
-            topic=dataset.topic,
-            key_value=(key or headers.dispatch_id).encode(),
+            topic=topic,
+            key_value=key.encode(),
             message=value,
-            headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in headers.encode().items()],
+            headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in headers.items()],
         )
         timeout_seconds = self._settings.rpc_timeout_seconds
-        with send_span(dataset.topic, request.cluster):
+        with send_span(topic, request.cluster):
             metadata = tracing.headers()
             for name, context in metadata:
                 request.headers.add(key=name, value=context.encode())

@@ -33,8 +33,8 @@ from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.pipeline import upsert
+from dexorder_spark.pipeline.controls import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
-from dexorder_spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.files import FileLayout, Stage
 from dexorder_spark.pipeline.iceberg_batch import IcebergBatch
@@ -192,7 +192,7 @@ class Pipeline:
         good = {place: page for place, page in pages.items() if page.refused is None}
         rows = sum(page.rows for page in good.values())
         self._pass(Moment.DECODED, rows)
-        for (partition, offset), reason in refused.items():
+        for (partition, offset, *_), reason in refused.items():
             log.warning("record refused", partition=partition, offset=offset, reason=reason)
         append_dead_letters(self._catalog, self._source, refused, decoded.letters())
         row_ranges = decoded.row_ranges(self._table.tolerance_ns)

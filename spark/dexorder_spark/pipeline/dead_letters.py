@@ -111,10 +111,10 @@ def append_dead_letters(catalog: Catalog, source: str, places: Collection[Place]
 
 
 def _present(target: Table, source: str, places: Collection[Place]) -> set[Place]:
-    offsets = [offset for _, offset in places]
+    offsets = [offset for _, offset, *_ in places]
     candidates = _ex.And(
         _ex.EqualTo("source", source),
-        _ex.In("partition", {partition for partition, _ in places}),
+        _ex.In("partition", {partition for partition, *_ in places}),
         _ex.GreaterThanOrEqual("offset", min(offsets)),
         _ex.LessThanOrEqual("offset", max(offsets)),
     )

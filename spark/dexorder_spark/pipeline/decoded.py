@@ -13,7 +13,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import NO_PROOF
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_spark.pipeline.decode import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
+from dexorder_spark.pipeline.controls import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
 from dexorder_spark.pipeline.files import unpack
 from dexorder_spark.records.admission import Place
 from dexorder_spark.records.reporter import FinalReport
@@ -51,22 +51,23 @@ class Decoded:
         return [unpack(row.file) for row in self._of(LETTERS_KIND)]
 
     def refused(self) -> dict[Place, str]:
-        """Return the reason for each refused record."""
-        return {(row.partition, row.offset): row.control.reason for row in self._of(REFUSED_KIND)}
+        """Return the reason for each refused record; of a joined one, why the first of its refused pages is."""
+        found: dict[Place, str] = {}
+        for row in self._of(REFUSED_KIND):
+            found.setdefault((row.partition, row.offset), row.control.reason)
+        return found
 
     def candidates(self) -> list[Candidate]:
         """Return the well-formed pages and finals."""
         return [
-            Candidate(
-                (row.partition, row.offset), row.control.dispatch_id, *self._subject(row.control), row.kind == PAGE_KIND
-            )
+            Candidate(_place(row), row.control.dispatch_id, *self._subject(row.control), row.kind == PAGE_KIND)
             for row in self._of(PAGE_KIND, FINAL_KIND)
         ]
 
     def pages(self) -> dict[Place, PageResult]:
         """Return every page, good or refused, that names its dispatch; a record without readable headers does not."""
         return {
-            (row.partition, row.offset): PageResult(
+            _place(row): PageResult(
                 c.dispatch_id,
                 *self._subject(c),
                 _ranges(c.empty or ()),
@@ -83,7 +84,7 @@ class Decoded:
     def row_ranges(self, tolerance_ns: int) -> dict[Place, TimeRange]:
         """Return, for each good page with rows, the range of their times, wider by a tolerance at both ends."""
         return {
-            (row.partition, row.offset): TimeRange(
+            _place(row): TimeRange(
                 max(0, row.control.first_us * 1_000 - tolerance_ns),
                 min(MAX_TIME_NS, (row.control.last_us + 1) * 1_000 + tolerance_ns),
             )
@@ -118,6 +119,11 @@ class Decoded:
 
     def _of(self, *kinds: str) -> Iterable[Row]:
         return (row for row in self.rows if row.kind in kinds)
+
+
+def _place(row: Row) -> Place:
+    part = row.control.part
+    return (row.partition, row.offset) if part is None else (row.partition, row.offset, part)
 
 
 def _ranges(times_ns: Any) -> tuple[TimeRange, ...]:

@@ -25,8 +25,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from dexorder_common.lake.commit import remove_files
 from dexorder_common.lake.tables import writable
+from dexorder_spark.pipeline.controls import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules
 from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, without_history
-from dexorder_spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules, decode_batches
+from dexorder_spark.pipeline.decode import decode_batches
 from dexorder_spark.tables.table import PageTable
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class FileWriter:
             for how, source in sources
         )
         self._pages: dict[_PartitionValues, list[pa.RecordBatch]] = {}
+        self._unsorted: set[_PartitionValues] = set()
         self._rows = 0
         self._numbers = itertools.count()
         self._id = uuid.uuid4()
@@ -80,6 +82,19 @@ class FileWriter:
         for values, part in self._cut(page):
             self._pages.setdefault(values, []).append(part)
         self._rows += page.num_rows
+        if self._rows >= MAX_BUFFERED_ROWS:
+            self.flush()
+
+    def add_many(self, rows: pa.RecordBatch) -> None:
+        """Buffer rows of many series, at least one, in any order; their files are sorted when they are written."""
+        places: dict[_PartitionValues, list[int]] = {}
+        for number, values in enumerate(self._partition_values(rows)):
+            places.setdefault(values, []).append(number)
+        for values, numbers in places.items():
+            part = rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
+            self._pages.setdefault(values, []).append(part)
+            self._unsorted.add(values)
+        self._rows += rows.num_rows
         if self._rows >= MAX_BUFFERED_ROWS:
             self.flush()
 
@@ -97,18 +112,23 @@ class FileWriter:
         """Write the buffered pages."""
         tasks = [self._task(values, parts) for values, parts in self._pages.items()]
         self._pages = {}
+        self._unsorted = set()
         self._rows = 0
         for file in write_file(self._layout.io, self._layout.metadata, iter(tasks)):
             self.written.append(file)
 
     def _task(self, values: _PartitionValues, parts: list[pa.RecordBatch]) -> WriteTask:
-        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in self._layout.table.order_columns))
+        order = self._layout.table.order_columns
+        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in order))
+        rows = pa.Table.from_batches(parts)
+        if values in self._unsorted:
+            rows = rows.sort_by([(name, "ascending") for name in order])
         fields = [PartitionFieldValue(field, value) for field, value in zip(self._spec.fields, values, strict=True)]
         return WriteTask(
             write_uuid=self._id,
             task_id=next(self._numbers),
             schema=self._file_schema,
-            record_batches=pa.Table.from_batches(parts).combine_chunks().to_batches(),
+            record_batches=rows.combine_chunks().to_batches(),
             partition_key=PartitionKey(fields, self._spec, self._schema) if fields else None,
         )
 
@@ -144,7 +164,9 @@ class Stage:
         """Turn batches of ``RAW`` into control rows, and a row for each written file; a function for ``mapInArrow``."""
         writer, letters = FileWriter(self.layout), LetterWriter(self.letters, now_ns=self.rules.now_ns)
         try:
-            yield from decode_batches(self.layout.table, batches, writer.add, letters.add, self.rules)
+            yield from decode_batches(
+                self.layout.table, batches, writer.add, letters.add, self.rules, take_many=writer.add_many
+            )
             writer.flush()
             letters.flush()
         except BaseException:

@@ -117,7 +117,7 @@ def format_of(table: PageTable) -> str:
 def page_source(table: PageTable, catalog: CatalogSettings, pace: Pace = AT_ONCE) -> type[DataSource]:
     """Return the data source that writes files of ``table``, to be registered before ``format(format_of(table))``."""
 
-    from dexorder_spark.pipeline.decode import DECODED_DDL
+    from dexorder_spark.pipeline.controls import DECODED_DDL
 
     name, ddl, target = format_of(table), DECODED_DDL, pickle.dumps((table, catalog))
 
@@ -177,8 +177,8 @@ class PageStreamReader(UdStreamReader):
         return planner.end_of_log()
 
     def _stage(self) -> Stage:
+        from dexorder_spark.pipeline.controls import Rules
         from dexorder_spark.pipeline.dead_letters import LetterLayout
-        from dexorder_spark.pipeline.decode import Rules
         from dexorder_spark.pipeline.files import FileLayout, Stage
 
         if self._opened is None:

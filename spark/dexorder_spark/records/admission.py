@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from dexorder_common.kafka.joined_record import records_in
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 MAX_AHEAD_NS = 120 * SECOND_NS
 """A page may end this much after the driver's time, as clocks differ."""
-Place: TypeAlias = tuple[int, int]
-"""Partition and offset of a record."""
+Place: TypeAlias = tuple[int, ...]
+"""Partition and offset of a record; of one that is joined with others, also its number among them."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,15 @@ def select(table: PageTable, results: Iterable[Result], wants: Callable[[Series]
     """Return the records of wanted series that may have rows; one that is malformed is left to the table's query."""
     found = []
     for each in results:
-        try:
-            headers = PageHeaders.parse(each.headers)
-            Instrument.parse(headers.ticker)
-            table.check(headers)
-            number_of(headers.dispatch_id)
-        except InvalidRequest:
-            continue
-        if headers.kind is table.kind and wants(table.series_of(headers)):
-            found.append(Record(table, headers, each.payload))
+        for headers, value in records_in(each.headers, each.payload):
+            try:
+                Instrument.parse(headers.ticker)
+                table.check(headers)
+                number_of(headers.dispatch_id)
+            except InvalidRequest:
+                continue
+            if headers.kind is table.kind and wants(table.series_of(headers)):
+                found.append(Record(table, headers, value))
     return found
 
 

@@ -23,6 +23,7 @@ else:
 
 Column: TypeAlias = "pa.Array[Any]"
 Bad: TypeAlias = npt.NDArray[np.bool_]
+Counts: TypeAlias = npt.NDArray[np.int32]
 
 
 class MessageColumns:
@@ -64,17 +65,18 @@ class MessageColumns:
             rows.append({each.name: _value(message, each) for each in self._schema})
         return pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
-    def rows(self, payload: bytes, what: str, max_rows: int) -> dict[str, Any]:
-        """Return the columns of the repeated field of a message that has no other.
+    def rows(self, payloads: Sequence[bytes], what: str, max_rows: int) -> tuple[dict[str, Any], Counts]:
+        """Return the columns of the repeated field of messages that have no other, and the rows that each has.
 
         Raises:
-            InvalidRequest: The message does not parse, or has more than ``max_rows``; ``what`` are its rows.
+            InvalidRequest: A message does not parse, or has more than ``max_rows``; ``what`` are its rows.
         """
-        lists: Any = self([payload]).column(0)
+        lists: Any = self(payloads).column(0)
         rows = lists.flatten()
-        if len(rows) > max_rows:
-            raise InvalidRequest(f"record has {len(rows)} {what}; at most {max_rows} are allowed")
-        return {each.name: rows.field(each.name) for each in self._schema.field(0).type.value_type}
+        counts: Counts = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        if (most := max(counts, default=0)) > max_rows:
+            raise InvalidRequest(f"record has {most} {what}; at most {max_rows} are allowed")
+        return {each.name: rows.field(each.name) for each in self._schema.field(0).type.value_type}, counts
 
 
 def _value(message: Any, field: pa.Field[Any]) -> Any:
@@ -105,7 +107,16 @@ def check_texts(what: str, texts: Sequence[str], name: str, max_length: int) -> 
 
 def check_times(what: str, times_ns: npt.NDArray[np.uint64], name: str, first_ns: int, last_ns: int) -> None:
     """Check that times are in ``[first_ns, last_ns]``."""
-    refuse_first(what, (times_ns < first_ns) | (times_ns > last_ns), f"has a {name} outside [{first_ns}, {last_ns}]")
+    check_ends(what, times_ns, name, first_ns, np.full(1, last_ns, np.uint64))
+
+
+def check_ends(
+    what: str, times_ns: npt.NDArray[np.uint64], name: str, first_ns: int, last_ns: npt.NDArray[np.uint64]
+) -> None:
+    """Check that times are not before ``first_ns``, nor after their own ``last_ns``, or the one for all."""
+    if (bad := (times_ns < first_ns) | (times_ns > last_ns)).any():
+        last = last_ns[np.argmax(bad) if len(last_ns) > 1 else 0]
+        refuse_first(what, bad, f"has a {name} outside [{first_ns}, {last}]")
 
 
 def check_without_period(headers: PageHeaders, what: str) -> None:

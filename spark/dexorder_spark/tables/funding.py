@@ -43,7 +43,7 @@ decode_rates = MessageColumns(
 
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the rates of a good page; else InvalidRequest names the first rate at fault."""
-    columns = decode_rates.rows(payload, "funding rates", MAX_PAGE_RATES)
+    columns, _ = decode_rates.rows([payload], "funding rates", MAX_PAGE_RATES)
     times_ns = columns["funding_time_ns"].to_numpy()
     size = len(times_ns)
     check_times("funding rate", times_ns, "funding_time_ns", headers.span.start_ns, headers.span.end_ns - 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -16,6 +16,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Kind, PageHeaders
 
 Decode: TypeAlias = Callable[[PageHeaders, bytes], pa.RecordBatch]
+DecodeJoined: TypeAlias = Callable[[Sequence[PageHeaders], Sequence[bytes]], tuple[pa.RecordBatch, Any]]
 Check: TypeAlias = Callable[[PageHeaders], None]
 Sample: TypeAlias = Callable[[], tuple[PageHeaders, bytes]]
 
@@ -45,6 +46,8 @@ class PageTable:
             table.
         decode: Returns the rows of a page in the columns of ``iceberg.arrow``, in the order of ``order_columns``, none
             of them twice. Raises InvalidRequest, with the reason, for a page that must be refused.
+        decode_joined: Returns the rows of many pages, those of one after those of the other, and the number of rows of
+            each; InvalidRequest if ``decode`` refuses or reduces one of them. None if its topic has no joined records.
         sample: Returns a good page of a series that nobody asks for, to try what every page needs.
         kind: Kind of its pages.
         has_finals: Whether dispatches end with a final record.
@@ -62,6 +65,7 @@ class PageTable:
     has_finals: bool = True
     joins_pages: bool = False
     pages_per_task: int = 8
+    decode_joined: DecodeJoined | None = None
 
     def __post_init__(self) -> None:
         if not {*self.series_columns} <= {*self.key}:

@@ -51,7 +51,7 @@ def check_headers(headers: PageHeaders) -> None:
 
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the snapshots of a good record; else InvalidRequest names the first snapshot at fault."""
-    columns = decode_snapshots.rows(payload, "ticker snapshots", MAX_RECORD_SNAPSHOTS)
+    columns, _ = decode_snapshots.rows([payload], "ticker snapshots", MAX_RECORD_SNAPSHOTS)
     times_ns, received_ns = columns["time_ns"].to_numpy(), columns["received_ns"].to_numpy()
     tickers: list[str] = columns["ticker"].to_pylist()
     size = len(tickers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,9 @@ from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.tables.columns import (
     Column,
+    Counts,
     MessageColumns,
+    check_ends,
     check_texts,
     check_times,
     check_without_period,
@@ -52,44 +55,67 @@ decode_trades = MessageColumns(pb.Trades, repeated("trades", _FIELDS), "the valu
 
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the trades of a good record; else InvalidRequest names the first trade at fault."""
-    columns = decode_trades.rows(payload, "trades", MAX_RECORD_TRADES)
+    rows, _ = _decode([headers], [payload])
+    ids: Any = rows.column("trade_id").to_pylist()
+    if len({*ids}) < len(ids):
+        return _by_time(_first_copies(rows, ids))
+    times_us = rows.column("time").view(pa.int64()).to_numpy()
+    return rows if (times_us[1:] > times_us[:-1]).all() else _by_time(rows)
+
+
+def decode_joined(heads: Sequence[PageHeaders], payloads: Sequence[bytes]) -> tuple[pa.RecordBatch, Counts]:
+    """Return the trades of good records, those of one after those of the other, and the number that each has.
+
+    Raises:
+        InvalidRequest: A record is not good, or has copies of a trade. It does not say which: decode them one by one.
+    """
+    rows, counts = _decode(heads, payloads)
+    ids: Any = rows.column("trade_id").to_pylist()
+    if len({*ids}) < len(ids) and len({*zip(np.repeat(np.arange(len(counts)), counts), ids, strict=True)}) < len(ids):
+        raise InvalidRequest("a record has copies of a trade")
+    return rows, counts
+
+
+def _decode(heads: Sequence[PageHeaders], payloads: Sequence[bytes]) -> tuple[pa.RecordBatch, Counts]:
+    columns, counts = decode_trades.rows(payloads, "trades", MAX_RECORD_TRADES)
     times_ns, received_ns = columns["time_ns"].to_numpy(), columns["received_ns"].to_numpy()
-    ids: list[str] = columns["trade_id"].to_pylist()
-    size = len(ids)
-    check_texts("trade", ids, "trade_id", MAX_TRADE_ID_LENGTH)
-    check_times("trade", times_ns, "time_ns", 1, headers.span.end_ns)
+    of_record = np.repeat(np.arange(len(counts)), counts)
+    ends_ns = np.array([headers.span.end_ns for headers in heads], np.uint64)[of_record]
+    check_texts("trade", columns["trade_id"].to_pylist(), "trade_id", MAX_TRADE_ID_LENGTH)
+    check_ends("trade", times_ns, "time_ns", 1, ends_ns)
     check_times("trade", received_ns, "received_ns", 0, MAX_TIME_NS)
     revisions = columns["revision"].to_numpy()
     check_times("trade", revisions, "revision", 0, MAX_TIME_NS)
-    _check_values(headers, columns)
+    tickers = pa.array([headers.ticker for headers in heads], pa.string()).take(of_record)
+    _check_values(tickers, columns)
     rows = pa.record_batch(
         [
-            pa.repeat(pa.scalar(headers.ticker), size),
+            tickers,
             columns["trade_id"],
             microseconds(times_ns),
             columns["price"],
             columns["amount"],
             _SIDES.take(columns["side"]),
             microseconds(received_ns),
-            pa.repeat(headers.dispatch, size),
+            pa.array(np.array([headers.dispatch for headers in heads], np.int64)[of_record]),
             pa.array(revisions.astype(np.int64), pa.int64(), mask=revisions == 0),
         ],
         schema=TICKS.arrow,
     )
-    if len({*ids}) < size:
-        return _by_time(_first_copies(rows, ids))
-    return rows if (times_ns[1:] > times_ns[:-1]).all() else _by_time(rows)
+    return rows, counts
 
 
-def _check_values(headers: PageHeaders, columns: dict[str, Column]) -> None:
+def _check_values(tickers: Column, columns: dict[str, Column]) -> None:
     price, amount, side = (columns[name].to_numpy() for name in ("price", "amount", "side"))
     refuse_first("trade", ~np.isfinite(price), "has a price that is not a number")
     refuse_first("trade", ~np.isfinite(amount), "has an amount that is not a number")
     refuse_first("trade", price <= 0, "has a price of 0 or below")
     refuse_first("trade", amount < 0, "has an amount below 0")
     refuse_first("trade", (side < 0) | (side >= len(_SIDES)), "has a side that is none of buy, sell and unspecified")
-    others = [each not in ("", headers.ticker) for each in columns["ticker"].to_pylist()]
-    refuse_first("trade", others, f"is of another ticker than {headers.ticker}")
+    wanted = tickers.to_pylist()
+    others = [each not in ("", own) for each, own in zip(columns["ticker"].to_pylist(), wanted, strict=True)]
+    if any(others):
+        refuse_first("trade", others, f"is of another ticker than {wanted[others.index(True)]}")
 
 
 def _first_copies(rows: pa.RecordBatch, ids: Sequence[str]) -> pa.RecordBatch:
@@ -129,10 +155,11 @@ TRADES = PageTable(
     datasets.TRADES,
     check=partial(check_without_period, what="a record of trades"),
     decode=decode_page,
+    decode_joined=decode_joined,
     sample=sample_page,
     kind=Kind.TRADES,
     tolerance_ns=TOLERANCE_NS,
     has_finals=False,
     joins_pages=True,
-    pages_per_task=2_000,
+    pages_per_task=200,
 )

@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.rpc.history_messages import decode_issued_dispatch
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.pipeline.decode import Rules, decode_record
+from dexorder_spark.pipeline.controls import Rules
+from dexorder_spark.pipeline.decode import decode_record
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.place import SourcePlace
 from dexorder_spark.records.admission import Place, RecordRefusal, refusal

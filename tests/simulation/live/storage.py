@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from dexorder_common.kafka.joined_record import records_in
 from dexorder_common.kafka.page_record import parse_response
 from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.history import PageResult
@@ -96,10 +97,11 @@ class Storage:
     async def _produce(self, request: pixy.ProdRq) -> pixy.ProdRs:
         if self.is_down:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "Kafka is not available")
-        headers = PageHeaders.parse({each.key: each.value.decode() for each in request.headers})
+        given = {each.key: each.value.decode() for each in request.headers}
         await asyncio.sleep(self._random.uniform(0.001, 0.02))
-        self.records.append(self._decode(headers, request.message))
-        self.on_record(headers, request.message)
+        for headers, value in records_in(given, request.message):
+            self.records.append(self._decode(headers, value))
+            self.on_record(headers, value)
         return pixy.ProdRs(offset=len(self.records) - 1)
 
     def _decode(self, headers: PageHeaders, value: bytes) -> LogRecord:

@@ -7,7 +7,7 @@ writer makes snapshots without a state, so the state of a table is that of the n
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -73,9 +73,9 @@ class CommitState:
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
-    def has(self, source: str, place: tuple[int, int]) -> bool:
+    def has(self, source: str, place: Sequence[int]) -> bool:
         """Return whether the record at this partition and offset is committed."""
-        partition, offset = place
+        partition, offset, *_ = place
         return offset < self.offsets.get(source, {}).get(partition, 0)
 
     def after(

@@ -21,6 +21,7 @@ from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.live_series import LiveSeries, MissingTrades
+from dexorder_ingestor.realtime.record_joiner import RecordJoiner
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports
 from dexorder_ingestor.realtime.waiting import Progress, why_failed
 
@@ -41,6 +42,7 @@ class Services:
     queries: LiveQueries
     sockets: LiveSockets
     publisher: IngestorPublisher
+    joiner: RecordJoiner
     reports: Reports
     live: LivePush
     settings: IngestorSettings

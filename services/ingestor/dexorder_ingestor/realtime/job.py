@@ -30,6 +30,7 @@ from dexorder_ingestor.realtime.candle_checker import CandleChecker
 from dexorder_ingestor.realtime.candle_checks import CandleChecks
 from dexorder_ingestor.realtime.exchange_tasks import Refiller, Services, SocketReader
 from dexorder_ingestor.realtime.live_series import LiveSeries, Resume
+from dexorder_ingestor.realtime.record_joiner import RecordJoiner
 from dexorder_ingestor.realtime.record_publisher import RecordPublisher
 from dexorder_ingestor.realtime.records import RecordHeaders, encode_live
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
@@ -57,8 +58,9 @@ class RealtimeRunner:
         self.reports = reports = Reports(publisher)
         self.live = live = LivePush(publisher, metrics)
         self._metrics = metrics
+        self._joiner = joiner = RecordJoiner(publisher)
         self._services = {
-            name: Services(each.venue, each, sockets(each.venue), publisher, reports, live, settings, metrics)
+            name: Services(each.venue, each, sockets(each.venue), publisher, joiner, reports, live, settings, metrics)
             for name, each in queries.items()
         }
 
@@ -85,7 +87,8 @@ class RealtimeRunner:
         return await LiveJob(dispatch, begin, services, trace).run(stop) if begin else None
 
     async def close(self) -> None:
-        """Close all sockets."""
+        """Close all sockets, and send no further record."""
+        await self._joiner.close()
         for services in self._services.values():
             await services.sockets.close()
 
@@ -155,7 +158,7 @@ class LiveJob:
             self._services.live.changed(self)
         if self._series.wake_ns < self._refiller.alarm.at_ns:
             self._refiller.alarm.ring()
-        if self._series.has_records_before(self._publisher.alarm.at_ns):
+        if self._series.has_records_before(self._publisher.wake_ns):
             self._publisher.alarm.ring()
         if self._series.has_doubtful:
             self._checker.alarm.ring()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dexorder_common.kafka.page_record import page_value
-from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.page import Kind
 from dexorder_common.model.realtime import Knowledge
@@ -68,6 +67,11 @@ class RecordPublisher:
             return DispatchEnd(self.job_id, success=False, message=str(error))
         return None
 
+    @property
+    def wake_ns(self) -> int:
+        """Time before which nothing may be due; what is due soon after it is published when the task wakes up."""
+        return self.alarm.at_ns - _SHORTEST_WAIT_NS
+
     async def _until_due(self) -> None:
         now_ns = self._clock.monotonic_ns()
         wait_ns = max(_SHORTEST_WAIT_NS, min(self.series.due_ns - now_ns, _LONGEST_WAIT_NS))
@@ -89,7 +93,7 @@ class RecordPublisher:
     async def _produce_trades(self, record: DueTrades) -> None:
         span, trades = record.batch
         headers = self.headers.next(Kind.TRADES, 0, span, fetched_ns=self._clock.wall_ns())
-        await self.services.publisher.produce(headers, trades_value(trades), dataset=TRADES, key=headers.ticker)
+        await self.services.joiner.produce(headers, trades_value(trades))
         self.services.metrics.trades.labels(self.services.venue.name).inc(len(trades))
         self._report(0, span, len(trades), self.series.recorded(record))
 

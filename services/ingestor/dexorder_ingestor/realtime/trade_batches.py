@@ -1,8 +1,8 @@
 """Records of trades and the span of time that each of them settles. Pure.
 
-A record holds the trades of at most ``MAX_BATCH_NS``, at most ``MAX_BATCH_TRADES``. Its span begins where the one
-before it ended, and ends at the settled time, or before the first trade that is left for the next record. A quiet
-market is settled by a record without trades once in a while.
+A record holds the trades until the next tick of ``MAX_BATCH_NS``, at most ``MAX_BATCH_TRADES``. Its span begins where
+the one before it ended, and ends at the settled time, or before the first trade that is left for the next record. A
+quiet market is settled by a record without trades once in a while.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TradeBatches:
         if len(self._trades) >= MAX_BATCH_TRADES:
             return self._first_ns
         if self._trades:
-            return self._first_ns + MAX_BATCH_NS
+            return self._tick_ns()
         return self._last_record_ns + HEARTBEAT_NS if settled_ns > self._end_ns else NEVER_NS
 
     def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[TradeBatch]:
@@ -70,7 +70,7 @@ class TradeBatches:
             settled_ns: All trades before it have been added.
         """
         full, rest = divmod(len(self._trades), MAX_BATCH_TRADES)
-        is_rest_due = flush or now_ns >= self._first_ns + MAX_BATCH_NS
+        is_rest_due = flush or now_ns >= self._tick_ns()
         count = full + (1 if rest and is_rest_due else 0)
         found = self._next(count, settled_ns)
         is_quiet_due = not found and now_ns >= self.due_ns(settled_ns)
@@ -79,6 +79,10 @@ class TradeBatches:
         if found:
             self._first_ns = self._last_record_ns = now_ns
         return found
+
+    def _tick_ns(self) -> int:
+        """Return the next tick after the first trade; all markets have the same ones, so that records can be joined."""
+        return (self._first_ns // MAX_BATCH_NS + 1) * MAX_BATCH_NS
 
     def _next(self, count: int, settled_ns: int) -> list[TradeBatch]:
         """Return the next records. Its time grows with the trades, not with their square, however many wait."""

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from dexorder_common.kafka.joined_record import JOINED_HEADERS, join_records, records_in
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
@@ -89,9 +90,21 @@ class Trades:
         return list(merge(row.span for row in rows if row.series == Series(ticker, dataset=TRADES.dataset)))
 
 
-def test_every_trade_is_in_the_table_once_whatever_repeats_it(spark: SparkSession, trading: CatalogSettings) -> None:
+def joined(records: list[Record]) -> list[Record]:
+    """Return records as two joined ones."""
+    parts = [each for value, headers in records for each in records_in(headers, value)]
+    middle = len(parts) // 2
+    return [(join_records(half), dict(JOINED_HEADERS)) for half in (parts[:middle], parts[middle:])]
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_every_trade_is_in_the_table_once_whatever_repeats_it(
+    spark: SparkSession, trading: CatalogSettings, *, is_joined: bool
+) -> None:
     sent, recorder = Trades(), Recorder()
     sent.send_all()
+    if is_joined:
+        sent.records = joined(sent.records)
     pipeline = Pipeline(TRADES, trading, "test", recorder)
     first = pipeline.process(frame(spark, sent.records))
     sent.check(trading)
@@ -112,11 +125,14 @@ def test_every_trade_is_in_the_table_once_whatever_repeats_it(spark: SparkSessio
     assert pipeline.process(frame(spark, [trades_record(trades_head(20, 25, page=9), [trade(21)])])).path == "append"
 
 
+@pytest.mark.parametrize("is_joined", [False, True])
 def test_a_batch_that_was_committed_and_not_reported_is_repeated_and_changes_nothing(
-    spark: SparkSession, trading: CatalogSettings
+    spark: SparkSession, trading: CatalogSettings, *, is_joined: bool
 ) -> None:
     sent, recorder = Trades(), Recorder(fail_calls={1})
     sent.send_all()
+    if is_joined:
+        sent.records = joined(sent.records)
     with pytest.raises(ConnectionError):
         Pipeline(TRADES, trading, "test", recorder).process(frame(spark, sent.records))
     sent.check(trading)
@@ -125,7 +141,8 @@ def test_a_batch_that_was_committed_and_not_reported_is_repeated_and_changes_not
     sent.check(trading)
     claims = [row for part in read_coverage(trading.load()) for row in COVERAGE.rows(part)]
     assert len({(c["ticker"], c["start_time"], c["end_time"], c["dispatch"]) for c in claims}) == len(claims)
-    assert recorder.pages and state_of(trading.load().load_table(TICKS.name).metadata).offsets["test"] == {0: 8}
+    ends = state_of(trading.load().load_table(TICKS.name).metadata).offsets["test"]
+    assert recorder.pages and ends == {0: len(sent.records)}
 
 
 def test_a_large_overlap_of_trades_is_merged_by_spark(

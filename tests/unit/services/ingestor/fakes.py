@@ -12,6 +12,7 @@ import grpc
 import zmq
 import zmq.asyncio
 
+from dexorder_common.kafka.joined_record import records_in
 from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
 from dexorder_common.model import datasets
 from dexorder_common.model.page import Kind, PageHeaders
@@ -85,7 +86,8 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
             await context.abort(self.trouble.pop(0), "as the test wants it")
         headers = {h.key: h.value.decode() for h in request.headers}
         self.traceparents.append((dict(context.invocation_metadata()).get("traceparent"), headers.get("traceparent")))
-        self.records.append(Record(request.key_value, PageHeaders.parse(headers), request.message, request.topic))
+        for control, value in records_in(headers, request.message):
+            self.records.append(Record(request.key_value, control, value, request.topic))
         if self.lost_acks:
             self.lost_acks -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the acknowledgement is lost")

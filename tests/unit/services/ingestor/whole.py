@@ -26,7 +26,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder_spark.pipeline.decode import FINAL_KIND, PAGE_KIND, decode_record
+from dexorder_spark.pipeline.controls import FINAL_KIND, PAGE_KIND
+from dexorder_spark.pipeline.decode import decode_record
 from dexorder_spark.records.reporter import FinalReport, to_request
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_ingestor, running_sim

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_spark.pipeline.decode import DECODED, Rules, decode_batches
+from dexorder_spark.pipeline.controls import DECODED, Rules
+from dexorder_spark.pipeline.decode import decode_batches
 from dexorder_spark.records.admission import RecordRefusal
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, final, page, raw, span

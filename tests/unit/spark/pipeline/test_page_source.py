@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.tables import OHLC
-from dexorder_spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
+from dexorder_spark.pipeline.controls import DECODED, DECODED_DDL, FILE_KIND
 from dexorder_spark.pipeline.files import unpack
 from dexorder_spark.pipeline.page_source import Pace, Spacing, page_source
 from dexorder_spark.source.offsets import from_json, to_json

@@ -10,7 +10,8 @@ from dexorder_common.model.periods import MONTH_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_spark.pipeline.decode import DECODED, decode_batches
+from dexorder_spark.pipeline.controls import DECODED
+from dexorder_spark.pipeline.decode import decode_batches
 from dexorder_spark.tables.ohlc import CANDLES, decode_candles
 from tests.fakes.pages import MINUTE_NS, Record, candle, control, dispatch_id, final, page, raw, span
 

@@ -46,14 +46,14 @@ def after(second: float) -> int:
     return BEGIN_NS + int(second * SECOND_NS)
 
 
-def test_trades_of_the_socket_are_a_record_after_a_tenth_of_a_second() -> None:
+def test_trades_of_the_socket_are_a_record_at_the_next_tenth_of_a_second() -> None:
     live = series()
     live.received([trade(100, 1)], now_ns=5)
     live.received([trade(101, 2)], now_ns=6)
-    assert live.due_ns == 5 + MAX_BATCH_NS and live.backlog == 2
-    assert live.take_records(now_ns=4 + MAX_BATCH_NS) == NOTHING
-    assert not live.has_records_before(5 + MAX_BATCH_NS) and live.has_records_before(6 + MAX_BATCH_NS)
-    ((record,), closed) = live.take_records(now_ns=5 + MAX_BATCH_NS)
+    assert live.due_ns == MAX_BATCH_NS and live.backlog == 2
+    assert live.take_records(now_ns=MAX_BATCH_NS - 1) == NOTHING
+    assert not live.has_records_before(MAX_BATCH_NS) and live.has_records_before(1 + MAX_BATCH_NS)
+    ((record,), closed) = live.take_records(now_ns=MAX_BATCH_NS)
     assert record == DueTrades(TradeBatch(TimeRange(BEGIN_NS, after(2)), (trade(100, 1), trade(101, 2))), None)
     assert closed == () and live.backlog == 0
     assert live.recorded(record) == "101"

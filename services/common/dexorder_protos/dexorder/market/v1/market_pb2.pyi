@@ -45,6 +45,80 @@ class Trades(_message.Message):
 Global___Trades: _TypeAlias = Trades  # noqa: Y015
 
 @_typing.final
+class JoinedRecords(_message.Message):
+    """Value of a record on topic dexorder.ticks whose header dx-kind is joined: records of several tickers in one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinedRecord]:
+        """The records, those of one ticker in order."""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___JoinedRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinedRecords: _TypeAlias = JoinedRecords  # noqa: Y015
+
+@_typing.final
+class JoinedRecord(_message.Message):
+    """A record of trades in a joined one: its headers, as docs/protocol.md has them, and its value."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKER_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    START_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    FETCHED_NS_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    ticker: _builtins.str
+    """dx-ticker."""
+    job_id: _builtins.str
+    """dx-job."""
+    page: _builtins.int
+    """dx-page."""
+    start_ns: _builtins.int
+    """dx-start-ns."""
+    end_ns: _builtins.int
+    """dx-end-ns."""
+    fetched_ns: _builtins.int
+    """dx-fetched-ns."""
+    trace: _builtins.str
+    """dx-trace."""
+    value: _builtins.bytes
+    """Serialized Trades."""
+    def __init__(
+        self,
+        *,
+        ticker: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        page: _builtins.int = ...,
+        start_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
+        fetched_ns: _builtins.int = ...,
+        trace: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ns", b"end_ns", "fetched_ns", b"fetched_ns", "job_id", b"job_id", "page", b"page", "start_ns", b"start_ns", "ticker", b"ticker", "trace", b"trace", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinedRecord: _TypeAlias = JoinedRecord  # noqa: Y015
+
+@_typing.final
 class Trade(_message.Message):
     """One public trade."""
 
