@@ -12,7 +12,7 @@ from dexorder_common.lake.market_rows import ROW_COLUMNS, Row, as_rows
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.records.admission import Record, counts
+from dexorder_spark.records.selection import Record, counts
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable
 from dexorder_spark.tables.ticks import TRADES

@@ -37,9 +37,9 @@ from dexorder_spark.cep.journal import Journal, TopicPosition
 from dexorder_spark.cep.records import TABLES, rows_of
 from dexorder_spark.cep.relay import TriggerRelay
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.records.admission import Record, select
 from dexorder_spark.records.fault import Fault, Moment
 from dexorder_spark.records.relay_client import KnownDispatches, Stopped
+from dexorder_spark.records.selection import Record, select
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
 from dexorder_spark.source.records import Result

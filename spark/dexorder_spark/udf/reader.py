@@ -18,8 +18,8 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.udf import UdfInput
-from dexorder_spark.records.admission import rows_in, select
 from dexorder_spark.records.relay_client import KnownDispatches
+from dexorder_spark.records.selection import rows_in, select
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.offsets import SourceState, cap, plan, to_json
 from dexorder_spark.source.records import Result

@@ -12,7 +12,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.source.v1 import source_pb2
 from dexorder_spark.cep.records import rows_of, without_repeated
-from dexorder_spark.records.admission import Record, select
+from dexorder_spark.records.selection import Record, select
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, control, page
 from tests.rig.dispatches import dispatch_id, issued, realtime_dispatch_id
