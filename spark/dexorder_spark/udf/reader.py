@@ -1,7 +1,7 @@
 """Rows of a topic for a UDF: reads a range of the log, keeps the records that count, decodes them.
 
 The table's own query and this reader are independent of each other: both read the log, at their own positions. The same
-rules decide which records count (`dexorder_spark.records.admission`). What they refuse is in ``trading.dead_letters``.
+rules decide which records count (`dexorder_spark.records.selection`). What they refuse is in ``trading.dead_letters``.
 """
 
 from __future__ import annotations
