@@ -76,7 +76,7 @@ def _dangling(workload: Object) -> list[str]:
     return found + [
         f"{each['name']}: {each['value']} is in no volume"
         for each in container["env"]
-        if each["value"].startswith("/") and not each["value"].startswith(paths)
+        if each.get("value", "").startswith("/") and not each["value"].startswith(paths)
     ]
 
 

@@ -222,6 +222,7 @@ END
 """,
         changed={"$REPOSITORY": "$PWD/repository"},
     ),
+    "docs/mesh.md": Page((NotRun("mesh: istio", CLUSTER),)),
     "docs/packages.md": Page((NotRun("pip install", INSTALLS),)),
     "docs/production.md": Page(
         (

@@ -32,11 +32,14 @@ class Container:
 
 
 def read_container(part: str) -> Container:
-    """Return a part's container with its variables, those of ConfigMaps included and those of Secrets left out."""
+    """Return a part's container with its variables, those of ConfigMaps included and those of Secrets left out.
+
+    ``security`` is left out as well: its files are in Secrets, and the parts listen on loopback here.
+    """
     maps = {
         each["metadata"]["name"]: each["data"]
         for each in yaml.safe_load_all((MANIFESTS / "settings.yaml").read_text())
-        if each["kind"] == "ConfigMap"
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] != "security"
     }
     workload = next(
         each
@@ -48,8 +51,8 @@ def read_container(part: str) -> Container:
     env: dict[str, str] = {}
     for source in container["envFrom"]:
         env |= maps.get(source.get("configMapRef", {}).get("name"), {})
-    env |= {each["name"]: each["value"] for each in container["env"]}
-    read_only = {each["name"] for each in pod["volumes"] if "configMap" in each}
+    env |= {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    read_only = {each["name"] for each in pod["volumes"] if "configMap" in each or "secret" in each}
     mounts = {each["mountPath"] for each in container["volumeMounts"] if each["name"] not in read_only}
     return Container(container["command"], env, frozenset(mounts))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.nightly import manifest_schemas
 from tests.paths import ROOT
 
 CHART = ROOT / "deploy" / "helm"
@@ -43,6 +45,26 @@ def test_no_variables_are_made_of_the_names_of_services() -> None:
     pods = workloads(render())
     assert set(pods) == PARTS
     assert [name for name, pod in pods.items() if pod["enableServiceLinks"] is not False] == []
+
+
+def test_all_objects_have_only_fields_of_their_schemas(tmp_path: Path) -> None:
+    try:
+        known, python = manifest_schemas.schemas(), manifest_schemas.install(tmp_path / "venv")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the schemas can't be had: {error}")
+    egress = "istio.egress[0].host=api.binance.com,istio.egress[0].port=443,istio.egress[0].protocol=TLS"
+    routes = "routes.parents[0].name=edge,routes.relayHosts[0]=r.example,routes.gatewayHosts[0]=g.example"
+    whole = f"mesh=istio,{egress},{routes},routes.webHosts[0]=w.example,ingress.enabled=true,ingress.host=w.example"
+    for options in ("", whole, "mesh=istio,security=tls,istio.nativeSidecars=false", "mesh=ambient", "mesh=linkerd"):
+        objects = render(*(("--set", options) if options else ()))
+        assert manifest_schemas.problems(python, known, objects) == [], options
+    planted = render("--set", whole)
+    for each in planted:
+        each["sepc"] = {}
+    assert len(manifest_schemas.problems(python, known, planted)) == len(planted), "each planted field is found"
+    for mesh in ("istio", "ambient"):
+        text = (ROOT / "deploy" / "kubernetes" / "mesh" / mesh / "policies.yaml").read_text()
+        assert manifest_schemas.problems(python, known, list(yaml.safe_load_all(text))) == []
 
 
 def test_the_chart_has_no_secret_and_refers_to_those_that_are_named() -> None:

@@ -72,6 +72,7 @@ def test_all_parts_serve_a_request(base: tuple[Path, Ports], tmp_path: Path) -> 
     lake, config = own_folder(tmp_path / "a lake"), tmp_path / "config"
     (config / "keys").mkdir(parents=True)
     (config / "exchanges.yaml").write_bytes((directory / "exchanges.yaml").read_bytes())
+    (config / "containers.yaml").write_text('containers: [{container: relay, client_id: relay, users: "*"}]')
     local = CatalogSettings.local(lake)
     catalog = {
         "DEXORDER_CATALOG_NAME": local.name,
@@ -84,7 +85,7 @@ def test_all_parts_serve_a_request(base: tuple[Path, Ports], tmp_path: Path) -> 
             pods[part] = Pod(
                 part,
                 own_folder(tmp_path / part),
-                texts | {"/etc/dexorder": str(config), "/jwt-keys": str(config / "keys")},
+                texts | {"/etc/dexorder": str(config), "/jwt-keys": str(config / "keys"), "/containers": str(config)},
                 catalog
                 | {f"DEXORDER_{part.upper()}_METRICS_LISTEN": "127.0.0.1:0"}
                 | ({"DEXORDER_GATEWAY_METRICS_LISTEN": "127.0.0.1:0"} if part == "events" else {}),

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import Any
@@ -89,10 +89,13 @@ class CallMetrics:
 
 
 @contextmanager
-def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
+def metrics_endpoint(
+    listen: str, registry: CollectorRegistry, serving: Callable[[], bool] | None = None
+) -> Iterator[str]:
     """Serve the registry at ``http://listen/metrics`` from a thread, unless ``listen`` is empty; yield its address.
 
-    The metrics of the process are added: ``process_*``, ``python_*`` and ``dexorder_build_info``.
+    The metrics of the process are added: ``process_*``, ``python_*`` and ``dexorder_build_info``. ``serving`` decides
+    the status of ``/healthz``, for probes that can't make a gRPC call, as with TLS: 200 or 503.
     """
     if not listen:
         yield ""
@@ -100,7 +103,8 @@ def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
     host, port = split_address(listen)
     _add_process(registry)
     _MetricsServer.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    server = make_server(host, port, make_wsgi_app(registry), _MetricsServer, handler_class=_SilentHandler)
+    app = _with_health(make_wsgi_app(registry), serving)
+    server = make_server(host, port, app, _MetricsServer, handler_class=_SilentHandler)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:
@@ -109,6 +113,17 @@ def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _with_health(metrics: Any, serving: Callable[[], bool] | None) -> Any:
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if serving is None or environ["PATH_INFO"] != "/healthz":
+            return metrics(environ, start_response)  # type: ignore[no-any-return]
+        status, text = ("200 OK", b"SERVING\n") if serving() else ("503 Service Unavailable", b"NOT_SERVING\n")
+        start_response(status, [("Content-Type", "text/plain")])
+        return [text]
+
+    return answer
 
 
 class _MetricsServer(ThreadingWSGIServer):

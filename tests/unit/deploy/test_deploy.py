@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic_settings import BaseSettings
 
+from deploy import write_mesh
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.messaging.curve import make_keys
 from dexorder_common.metrics import CallMetrics
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events.config import EventsSettings
@@ -29,6 +32,7 @@ from dexorder_spark.config import SparkSettings
 from dexorder_spark.metrics import Metrics as SparkMetrics
 from dexorder_udsource.config import UdsourceSettings
 from dexorder_udsource.topic_reader import UdsourceMetrics
+from tests.fixtures_tls import Authority
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -59,40 +63,90 @@ def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
     shared: dict[str, dict[str, str]] = {}
     for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "settings.yaml").read_text()):
         shared[each["metadata"]["name"]] = each["data"]
+    yield from _kubernetes(shared)
+
+
+def kubernetes_in_istio() -> Iterator[tuple[str, str, dict[str, str]]]:
+    shared = {"security": write_mesh.settings()}
+    for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "settings.yaml").read_text()):
+        shared.setdefault(each["metadata"]["name"], each["data"])
+    yield from _kubernetes(shared)
+
+
+def _kubernetes(shared: Mapping[str, dict[str, str]]) -> Iterator[tuple[str, str, dict[str, str]]]:
     for name in SETTINGS:
         _, workload = yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
         (container,) = workload["spec"]["template"]["spec"]["containers"]
-        own = {entry["name"]: entry["value"] for entry in container["env"]}
+        own = {entry["name"]: entry.get("value", "a-token") for entry in container["env"]}
         for source in container["envFrom"]:
             own |= shared.get(next(iter(source.values()))["name"], {})  # Secrets are the user's
         yield name, container["command"][2], own
 
 
 def helm() -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Return what the chart's values give to each part; tests/nightly/test_helm_chart.py renders it."""
+    """Return what the chart's values give to each part; `test_mesh.py` renders it where helm is installed."""
     values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
     for name, part in values["parts"].items():
+        prefix = part["prefix"]
         own = {
-            f"{part['prefix']}_LISTEN": f"127.0.0.1:{part['ports']['grpc']}",
-            f"{part['prefix']}_METRICS_LISTEN": f"127.0.0.1:{part['ports']['metrics']}",
-            f"{part['prefix']}_LAME_DUCK_SECONDS": str(values["lameDuckSeconds"]),
+            f"{prefix}_LISTEN": f"0.0.0.0:{part['ports']['grpc']}",
+            f"{prefix}_METRICS_LISTEN": f"127.0.0.1:{part['ports']['metrics']}",
+            f"{prefix}_LAME_DUCK_SECONDS": str(values["lameDuckSeconds"]),
+            f"{prefix}_TLS_CERTIFICATE": "/tls/tls.crt",
+            f"{prefix}_TLS_KEY": "/tls/tls.key",
+            f"{prefix}_IDENTITY": "token",
+            f"{prefix}_TOKENS": "/callers/callers.yaml",
+            "DEXORDER_CHANNEL_TLS_CA": "/tls/ca.crt",
         }
         own |= {key: re.sub(r"\{\{.*?\}\}", "host", value) for key, value in part["env"].items()}
-        yield name, part["module"], own | values["settings"] | {"DEXORDER_ALLOW_INSECURE": "1"}
+        yield name, part["module"], own | part.get("curve", {}) | values["settings"]
 
 
-@pytest.mark.parametrize("files", [compose, kubernetes, helm])
-def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = set()
+def mounted(folder: Path) -> dict[str, str]:
+    """Make what the Secrets of a deployment contain; return the folders of this machine by those of the pods."""
+    authority = Authority(folder / "tls")
+    pair = authority.server()
+    for made, name in ((pair.certificate, "tls.crt"), (pair.key, "tls.key"), (authority.ca, "ca.crt")):
+        made.rename(folder / "tls" / name)
+    for name in ("relay", "ingestor", "events"):
+        make_keys(folder / "curve", name)
+    (folder / "curve" / "clients").mkdir()
+    callers = folder / "callers"
+    callers.mkdir()
+    for name in ("callers", "relay", "gateway", "udsource", "ingestor", "spark"):
+        data = write_mesh.callers()["data"]
+        (callers / f"{name}.yaml").write_text(data.get(f"{name}.yaml", data["relay.yaml"]))
+    (folder / "containers").mkdir()
+    (folder / "containers" / "containers.yaml").write_text(
+        'containers: [{container: relay, client_id: relay, users: "*"}]'
+    )
+    return {f"/{name}/": f"{folder}/{name}/" for name in ("tls", "curve", "callers", "containers")} | {
+        "/curve/clients": f"{folder}/curve/clients"
+    }
+
+
+@pytest.mark.parametrize("files", [compose, kubernetes, kubernetes_in_istio, helm])
+def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen, folders = set(), mounted(tmp_path)
     for name, module, environment in files():
         seen.add(name)
         assert find_spec(module + ".__main__"), module
+        channel = [f"DEXORDER_CHANNEL_{each}" for each in ("TLS_CA",)]
+        others = [f"DEXORDER_{each}_" for each in ("RELAY", "GATEWAY", "UDSOURCE", "INGESTOR", "SPARK", "EVENTS")]
         readers: list[type[BaseSettings]] = [*SETTINGS[name], CatalogSettings]
         known = {variable for settings in readers for variable in variables(settings)}
-        assert set(environment) <= known | {"DEXORDER_EXCHANGES", "OTEL_EXPORTER_OTLP_ENDPOINT"}, name
+        known |= {"DEXORDER_EXCHANGES", "OTEL_EXPORTER_OTLP_ENDPOINT", "DEXORDER_TOKEN", *channel}
+        every = {variable for each in SETTINGS.values() for settings in each for variable in variables(settings)}
+        own = tuple(prefix for prefix in others if any(each.startswith(prefix) for each in known))
+        unknown = set(environment) - known
+        # The parts share a ConfigMap of variables; those of another part are read there.
+        assert {each for each in unknown if each.startswith(own) or each not in every} == set(), name
         with monkeypatch.context() as patch:
             for variable, value in environment.items():
-                patch.setenv(variable, re.sub(r"\$\{\w+:[-?]([^}]*\}?)\}", r"\1", value))
+                found = re.sub(r"\$\{\w+:[-?]([^}]*\}?)\}", r"\1", value)
+                place = next((given for pod, given in folders.items() if found.startswith(pod)), None)
+                pod = next((pod for pod in folders if found.startswith(pod)), "")
+                patch.setenv(variable, place + found.removeprefix(pod) if place else found)
             for settings in SETTINGS[name]:
                 settings()
     assert seen == set(SETTINGS)

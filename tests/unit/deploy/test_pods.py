@@ -21,6 +21,11 @@ CHART_VALUES: tuple[list[str], ...] = (
     ["--set", "secrets.events=channels,podMonitor.enabled=true,parts.relay.storage.className=fast"],
     ["--set", "networkPolicy.enabled=false,podDisruptionBudget=false,parts.events.enabled=false,lameDuckSeconds=0"],
     ["--set-json", 'image.pullSecrets=[{"name": "registry"}]', "--set-json", 'jwtKeys={"a.pem": "-----BEGIN\\nK"}'],
+    ["--set", "mesh=istio,istio.principals.client[0]=cluster.local/ns/quant/sa/desk"],
+    ["--set", "mesh=istio,security=tls,istio.nativeSidecars=false"],
+    ["--set", "mesh=ambient,podLabels.team=quant,parts.relay.annotations.a=b"],
+    ["--set", "mesh=linkerd,serviceAnnotations.a=b"],
+    ["--set", "security=none,settings.DEXORDER_ALLOW_INSECURE=1", "--set-string", "settings.DEXORDER_ALLOW_INSECURE=1"],
     ["--set-json", 'networkPolicy.clients=[{"namespaceSelector": {"matchLabels": {"team": "quant"}}}]'],
 )
 
@@ -29,7 +34,7 @@ def kustomized() -> list[dict[str, Any]]:
     """Return the objects that ``kubectl apply -k`` would send."""
     folder = DEPLOY / "kubernetes"
     resources = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    return [each for name in resources for each in yaml.safe_load_all((folder / name).read_text())]
+    return [each for name in resources for each in yaml.load_all((folder / name).read_text(), yaml.CSafeLoader)]
 
 
 def rendered(*options: str) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from zmq.utils.z85 import Z85CHARS
 
 log = structlog.get_logger(__name__)
 _DOMAIN = "dexorder"
-_GROUP_AND_OTHERS = 0o077
+_GROUP_AND_OTHERS, _WRITES_AND_OTHERS = 0o077, 0o027
 _KEY_CHARACTERS = 40
 
 
@@ -45,7 +45,9 @@ def read_key_pair(path: Path) -> KeyPair:
         ValueError: It can't be read, others may read it, or it holds no key pair. The message never shows a key.
     """
     public, secret = _read(path)
-    if path.stat().st_mode & _GROUP_AND_OTHERS:
+    found = path.stat()
+    # Root's own file may be readable by the group, as in PostgreSQL: Kubernetes mounts Secrets so for a pod's group.
+    if found.st_mode & (_GROUP_AND_OTHERS if found.st_uid else _WRITES_AND_OTHERS):
         raise ValueError(f"{path} holds a secret key that others may read; chmod 600 it")
     if secret is None:
         raise ValueError(f"{path} is not a file with a secret key; name the .key_secret file")

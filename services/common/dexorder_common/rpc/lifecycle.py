@@ -79,6 +79,11 @@ class RunningServer:
     _lame_duck_seconds: float = 0.0
     _is_leaving: bool = False
     _stopping_since_s: float | None = None
+    _serving: bool = False
+
+    def is_serving(self) -> bool:
+        """Return the health of the whole server."""
+        return self._serving
 
     async def set_serving(self, serving: bool, names: Sequence[str] | None = None) -> None:
         """Set the health of these services; by default of all of them and of "", which stands for the whole server.
@@ -87,6 +92,8 @@ class RunningServer:
         """
         serving = serving and not self._is_leaving
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        if names is None or "" in names:
+            self._serving = serving
         for name in ("", *self._services) if names is None else names:
             await self._health.set(name, status)
 
@@ -178,7 +185,7 @@ async def grpc_server(
     address = f"{split_address(settings.listen)[0]}:{port}"
     running = RunningServer(address, server, calls, admit, health_servicer, names, settings.lame_duck_seconds)
     await running.set_serving(False)
-    with metrics_endpoint(settings.metrics_listen, registry) as metrics_address:
+    with metrics_endpoint(settings.metrics_listen, registry, running.is_serving) as metrics_address:
         await server.start()
         log.info("listening", address=running.address, metrics=metrics_address or None)
         try:

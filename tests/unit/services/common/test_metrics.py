@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
 import time
@@ -51,6 +52,15 @@ def test_the_endpoint_has_the_metrics_of_the_process() -> None:
     (build,) = families["dexorder_build_info"].samples
     assert build.labels["version"]
     assert "python_gc_collections" in families
+
+
+@pytest.mark.parametrize(("serving", "status"), [(True, 200), (False, 503)])
+def test_the_endpoint_says_whether_the_server_serves(serving: bool, status: int) -> None:
+    with metrics_endpoint("127.0.0.1:0", CollectorRegistry(), lambda: serving) as address:
+        connection = http.client.HTTPConnection(address, timeout=20)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == status
+        assert b"process_" in _answer(address)
 
 
 def _answer(address: str) -> bytes:

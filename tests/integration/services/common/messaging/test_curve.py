@@ -70,7 +70,7 @@ def broken(folder: Path, text: str) -> Path:
     [
         (lambda folder: folder / "absent", "can't be read: no such file"),
         (lambda folder: folder, "can't be read: Is a directory"),
-        (lambda folder: open_to(0o640, folder), "that others may read; chmod 600"),
+        (lambda folder: open_to(0o660, folder), "that others may read; chmod 600"),
         (lambda folder: open_to(0o604, folder), "that others may read; chmod 600"),
         (lambda folder: make_keys(folder, "mine")[0], "that others may read"),
         (lambda folder: broken(folder, ""), "is not a key file"),
@@ -96,6 +96,19 @@ def test_unusable_secret_is_an_error_at_start(
         monkeypatch.setenv(f"DEXORDER_{other}", str(allowed.parent if service == "RELAY" else allowed))
         with pytest.raises(SystemExit, match=f"DEXORDER_{service}_BROKER_CURVE_KEY: .*{said}"):
             load_settings(settings)
+
+
+def test_only_roots_own_secret_may_be_readable_by_the_group(tmp_path: Path) -> None:
+    """Kubernetes mounts a Secret so for a pod with a group of its own (fsGroup)."""
+    path = open_to(0o640, tmp_path)
+    if os.geteuid():
+        with pytest.raises(ValueError, match="that others may read"):
+            read_key_pair(path)
+        return
+    read_key_pair(path)
+    os.chown(path, 10001, 10001)
+    with pytest.raises(ValueError, match="that others may read"):
+        read_key_pair(path)
 
 
 def test_unreadable_secret_is_an_error_that_names_it(tmp_path: Path) -> None:
