@@ -9,6 +9,7 @@ from typing import Any
 from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.realtime import (
+    ProvisionalSpan,
     RealtimeJobRecord,
     RealtimeState,
     SeriesProgress,
@@ -61,6 +62,7 @@ class LiveCandle:
         closed: Its period is over and its trades are complete, as far as the ingestor knows.
         amends: It was sent closed before, and has changed because a trade came late.
         received_ns: Time at which the ingestor received its newest trade; 0 without one.
+        provisional: Only one source says that a part of its time has no further trade.
     """
 
     ticker: str
@@ -76,6 +78,7 @@ class LiveCandle:
     closed: bool
     amends: bool
     received_ns: int
+    provisional: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of one line of ``--json``."""
@@ -94,6 +97,7 @@ class LiveCandle:
             "trade_count": self.trade_count,
             "closed": self.closed,
             "amends": self.amends,
+            "provisional": self.provisional,
         }
 
 
@@ -131,6 +135,7 @@ class LiveUpdate:
 
     Attributes:
         waiting: By ticker of a state that has come, why its job settles nothing although it runs; empty if it does.
+        provisional: By ticker of a state that has come, the spans of its trades that only one source calls complete.
     """
 
     missed: tuple[MissedData, ...] = ()
@@ -138,11 +143,18 @@ class LiveUpdate:
     trades: tuple[LiveTrade, ...] = ()
     candles: tuple[LiveCandle, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
+    provisional: Mapping[str, tuple[ProvisionalSpan, ...]] = field(default_factory=dict)
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return one value for each line of ``--json``."""
         statuses = [
-            {"kind": "status", "ticker": ticker, "status": status.name, "waiting": self.waiting.get(ticker) or None}
+            {
+                "kind": "status",
+                "ticker": ticker,
+                "status": status.name,
+                "waiting": self.waiting.get(ticker) or None,
+                "provisional": [_provisional_json(each) for each in self.provisional.get(ticker, ())],
+            }
             for ticker, status in self.statuses
         ]
         return [
@@ -204,7 +216,22 @@ def _job_json(job: RealtimeJobRecord) -> dict[str, Any]:
         "restarts": job.restarts,
         "last_error": job.error or None,
         "next_attempt": iso_or_none(job.next_attempt_ns),
+        "provisional": [_provisional_json(each) for each in job.provisional],
+        "unconfirmed_candles": job.unconfirmed,
+        "corrected_trades": job.corrected,
+        "late_trades": job.late,
         "series": [_series_json(each) for each in job.series],
+    }
+
+
+def _provisional_json(each: ProvisionalSpan) -> dict[str, Any]:
+    return {
+        "since": iso(each.span.start_ns),
+        "until": iso(each.span.end_ns),
+        "reason": each.reason.name.lower(),
+        "first_id": each.first_id or None,
+        "last_id": each.last_id or None,
+        "queries": each.queries,
     }
 
 

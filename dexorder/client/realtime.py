@@ -20,7 +20,13 @@ from dexorder_common.model.realtime import (
     Subscription,
     wait_text,
 )
-from dexorder_common.rpc.realtime_messages import decode_job, decode_started, decode_state, encode_subscription
+from dexorder_common.rpc.realtime_messages import (
+    decode_job,
+    decode_provisional,
+    decode_started,
+    decode_state,
+    encode_subscription,
+)
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 
@@ -178,6 +184,7 @@ def decode_update(message: pb.WatchMarketDataResponse) -> LiveUpdate:
         tuple(map(_trade, message.trades)),
         tuple(map(_candle, message.candles)),
         {each.ticker: wait_text(each.waiting) for each in message.states},
+        {each.ticker: tuple(map(decode_provisional, each.provisional)) for each in message.states},
     )
 
 
@@ -210,4 +217,5 @@ def _candle(message: market_pb2.Candle) -> LiveCandle:
         message.closed,
         message.amends,
         message.received_ns,
+        message.provisional,
     )

@@ -100,9 +100,9 @@ def run(
     """
     follower: OneFollower | ManyFollower
     if new.many:
-        follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel)
+        follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel, is_resumed=is_resumed)
     else:
-        follower = OneFollower(new, timeout, quiet=quiet)
+        follower = OneFollower(new, timeout, quiet=quiet, is_resumed=is_resumed)
     err = output.stderr()
     resume = _record(new, store)
     tracing.configure("cli")
@@ -141,10 +141,11 @@ def _record(new: Run, store: RunStore) -> str:
 
 
 class OneFollower:
-    """Run of one ticker: one request."""
+    """Run of one ticker: one request. A resumed run was checked when it was new; its market may have been delisted."""
 
-    def __init__(self, run: Run, timeout: float | None, *, quiet: bool) -> None:
+    def __init__(self, run: Run, timeout: float | None, *, quiet: bool, is_resumed: bool = False) -> None:
         self._run = run
+        self._is_resumed = is_resumed
         self._request = run.request(0)
         self._timeout = timeout
         self._quiet = quiet
@@ -158,7 +159,8 @@ class OneFollower:
             return await self._follow(client, on_note)
 
     async def _follow(self, client: AsyncClient, on_note: Callable[[str], None]) -> int:
-        await Listings(client).refuse_unknown(self._request.ticker, self._request.period_seconds)
+        if not self._is_resumed:
+            await Listings(client).refuse_unknown(self._request.ticker, self._request.period_seconds)
         with history_span(self._request):
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
                 ended = await client.requests.fetch(

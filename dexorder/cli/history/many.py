@@ -76,10 +76,13 @@ class Result:
 
 
 class ManyFollower:
-    """Run of many tickers."""
+    """Run of many tickers. A resumed run was checked when it was new; a market may have been delisted since."""
 
-    def __init__(self, run: Run, timeout: float | None, *, quiet: bool, parallel: int) -> None:
+    def __init__(
+        self, run: Run, timeout: float | None, *, quiet: bool, parallel: int, is_resumed: bool = False
+    ) -> None:
         self._run = run
+        self._is_resumed = is_resumed
         self._timeout = timeout
         self._quiet = quiet
         self._parallel = parallel
@@ -165,7 +168,8 @@ class ManyFollower:
         ticker, request_id = request.ticker, request.request_id
         try:
             assert self._listings is not None, "set before any worker starts"
-            await self._listings.refuse_unknown(ticker, request.period_seconds)
+            if not self._is_resumed:
+                await self._listings.refuse_unknown(ticker, request.period_seconds)
             on_progress = shown.started(request)
             await self._quota.submit(client, request)
         except (errors.RequestRefused, errors.NotAllowed) as error:

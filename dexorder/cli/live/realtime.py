@@ -12,10 +12,21 @@ from dexorder.cli.terminal import output
 from dexorder.cli.terminal.options import Json, Relay, Ticker, example, split_periods
 from dexorder.cli.terminal.unknown import refuse_misspelt, refuse_unlisted
 from dexorder.client.live import iso_or_none, series_name
-from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.realtime import (
+    ProvisionalReason,
+    RealtimeJobRecord,
+    RealtimeState,
+    StartedSubscription,
+    Subscription,
+)
 from dexorder_common.model.times import iso
 
 app = typer.Typer(rich_markup_mode=None)
+_REASONS = {
+    ProvisionalReason.MISSING_IDS: "the exchange has left out ids",
+    ProvisionalReason.IDS_BEGAN_AGAIN: "the exchange's ids began again",
+    ProvisionalReason.ONE_SOURCE: "one source only",
+}
 
 
 @app.command("list", epilog=example("dexorder realtime list"))
@@ -38,6 +49,9 @@ def list_subscriptions(
     out.print(output.plain_table(columns, map(_subscription_cells, found.subscriptions)))
     job_columns = ("ticker", "state", "ingestor", "series", "settled until", "count", "lag", "restarts", "last error")
     out.print(output.plain_table(job_columns, (cells for job in found.jobs for cells in _job_cells(job))))
+    if provisional := [cells for job in found.jobs for cells in _provisional_cells(job)]:
+        columns = ("ticker", "provisional from", "until", "why", "ids without a trade", "queries")
+        out.print(output.plain_table(columns, provisional))
 
 
 @app.command(epilog=example("dexorder realtime start BTC/USDT.BINANCE --period 1m,5m --since -1h"))
@@ -104,6 +118,21 @@ def _subscription_cells(each: StartedSubscription) -> tuple[str, ...]:
         since,
         iso(each.started_ns),
     )
+
+
+def _provisional_cells(job: RealtimeJobRecord) -> list[tuple[str, ...]]:
+    """Return a row for each span of trades that only one source calls complete."""
+    return [
+        (
+            job.ticker,
+            iso(each.span.start_ns),
+            iso(each.span.end_ns),
+            _REASONS[each.reason],
+            " to ".join(dict.fromkeys(filter(None, (each.first_id, each.last_id)))) or "-",
+            f"{each.queries:,}",
+        )
+        for each in job.provisional
+    ]
 
 
 def _job_cells(job: RealtimeJobRecord) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from dexorder.charts.text import DIM, DOWN, UP, Bar, lines, volume_line
 from dexorder.cli.terminal.output import safe
 from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate
 from dexorder_common.model.periods import PERIODS
-from dexorder_common.model.realtime import RealtimeState
+from dexorder_common.model.realtime import ProvisionalSpan, RealtimeState
 from dexorder_common.model.times import SECOND_NS, to_datetime
 
 _KEPT_CANDLES = 500
@@ -32,6 +32,7 @@ class WatchView:
         self.periods = tuple(periods)
         self.status = RealtimeState.WAITING
         self.waiting = ""
+        self.provisional: Sequence[ProvisionalSpan] = ()
         self.missed = 0
         self._candles: dict[int, dict[int, LiveCandle]] = {each: {} for each in self.periods}
         self._trades: deque[LiveTrade] = deque(maxlen=_KEPT_TRADES)
@@ -48,6 +49,7 @@ class WatchView:
         self.missed += sum(each.count for each in update.missed if not each.period_seconds)
         self.status = next((s for name, s in reversed(update.statuses) if name == self.ticker), self.status)
         self.waiting = update.waiting.get(self.ticker, self.waiting)
+        self.provisional = update.provisional.get(self.ticker, self.provisional)
         for trade in update.trades:
             if not any(trade.trade_id == known.trade_id for known in self._trades):  # they may come again
                 self._trades.append(trade)
@@ -86,6 +88,10 @@ class WatchView:
             text.append(f"  {self.missed:,} trades not shown, as this terminal was too slow", style="yellow")
         if self.waiting:
             text.append(f"\nlive only, nothing is stored now: {self.waiting}", style="yellow")
+        if self.provisional:
+            count = len(self.provisional)
+            spans = f"{count:,} provisional {'span' if count == 1 else 'spans'}"
+            text.append(f"\n{spans} of trades: `dexorder realtime list` shows why", style="yellow")
         return text
 
     def _last_price(self) -> float | None:

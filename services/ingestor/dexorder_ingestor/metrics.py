@@ -56,6 +56,8 @@ class IngestorMetrics:
         self.bad_messages = counter("bad_messages", "Messages of sockets that were not trades.", _VENUE)
         self.refills = counter("refills", "Answers to queries for trades of realtime jobs.", _VENUE)
         self.skipped_trades = counter("skipped_trades", "Numbers of trades that the exchange has not used.", _VENUE)
+        self.corrected_trades = counter("corrected_trades", "Recorded trades that the exchange has corrected.", _VENUE)
+        self.late_trades = counter("late_trades", "Trades that came after their time was settled.", _VENUE)
         self.lost_spans = counter("lost_spans", "Spans whose trades the exchange no longer had.", _VENUE)
         self.candles_checked = counter("candle_checks", "Comparisons with the exchange's own closed candles.", _VENUE)
         self.candle_differences = counter("candle_differences", "Closed candles that differed from these.", _VENUE)

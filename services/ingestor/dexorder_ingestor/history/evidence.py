@@ -36,6 +36,8 @@ ANCHORS = 8
 multiple of it."""
 _LONG_HOLE = 64
 """Part of a call from which on a hole at a chunk's end may be due to a lower limit."""
+_ANCHORED_TRIES = 4
+"""Shifted windows for a hole that an answer has candles around, before a window for the hole alone."""
 _MAX_CHUNKS_AHEAD = 64
 """Largest number of chunks after the page that may be queried early."""
 
@@ -111,9 +113,11 @@ class Evidence:
         chunk = self._queried_chunk
         self._queried_chunk = None
         candles = [c for c in candles if c.open_ns not in self._avoided] if self._avoided else candles
+        given = candles
         if chunk and candles and candles[-1].open_ns >= chunk.end_ns:  # the later candles only show the chunk is whole
             window, candles = TimeRange(window.start_ns, chunk.end_ns), [c for c in candles if c.open_ns < chunk.end_ns]
-        inner = TimeRange(candles[0].open_ns, self._windows.after(candles[-1].open_ns)) if candles else None
+        reach = candles or given  # an answer with later candles only may have been cut before them
+        inner = TimeRange(reach[0].open_ns, self._windows.after(reach[-1].open_ns)) if reach else None
         opens = frozenset(c.open_ns for c in candles)
         answer = CandidateAnswer(self._windows.covered(window, candles), opens, inner, fetched_ns)
         series, odd = self._candidates.add(answer, candles, final=self._final)
@@ -228,8 +232,6 @@ class Evidence:
         An exchange that returns fewer candles than expected leaves out the oldest or the newest of a window; it can't
         have left out this one in both.
         """
-        if self._limits.wide:
-            return True
         inner = [a.inner or TimeRange(open_ns, open_ns) for a in covering]
         return any(i.end_ns <= open_ns for i in inner) and any(i.start_ns >= open_ns for i in inner)
 
@@ -317,6 +319,20 @@ class Evidence:
             return TimeRange(start_ns, end_ns)
         return None
 
+    def _lacks_an_end(self, open_ns: int, page: TimeRange) -> bool:
+        """Return whether answers with candles on one side of a time only have to prove that it has none."""
+        lead = self._candidates.lead(page)
+        counting = complete(self._candidates.answers(page), sorted(lead.known if lead else ()))
+        covering = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
+        is_anchored = any(a.inner and a.inner.start_ns < open_ns < a.inner.end_ns for a in covering)
+        return not (is_anchored and self._tries <= _ANCHORED_TRIES) and not self._has_both_ends(open_ns, covering)
+
+    def _bare_window(self, open_ns: int, page: TimeRange) -> TimeRange:
+        """Return the window from a time to the next known candle: no other candle can fill the answer to it."""
+        lead, end_ns = self._candidates.lead(page), self._windows.closed_end_ns
+        later = (t for t in (lead.known if lead else ()) if t > open_ns)
+        return TimeRange(open_ns, min(later, default=max(end_ns, self._windows.after(open_ns))))
+
     def _shifted_window(self, hole: TimeRange, page: TimeRange) -> TimeRange:
         """Return a window that holds the start of ``hole`` and known candles before it, unlike the page's own window.
 
@@ -328,6 +344,8 @@ class Evidence:
         if hole not in self._continued and (window := self._continuing_window(hole, page)):
             self._continued.add(hole)
             return window
+        if self._limits.wide and self._tries % 2 and self._lacks_an_end(hole_ns, page):
+            return self._bare_window(hole_ns, page)
         if self._tries % 8 == 5 and not self._limits.wide:
             end_ns = min(hole.end_ns, windows.after(hole_ns, size))
             window = windows.longest(windows.before(end_ns, size))

@@ -122,6 +122,9 @@ class RecordPublisher:
         known = Knowledge(series.provisional, checked, series.corrected, series.late, self.waiting)
         if known == told:
             return False
+        metrics, venue = self.services.metrics, self.services.venue.name
+        metrics.corrected_trades.labels(venue).inc(known.corrected - told.corrected)
+        metrics.late_trades.labels(venue).inc(known.late - told.late)
         self._told = known
         self.services.reports.tell(self, known)
         return known.provisional != told.provisional

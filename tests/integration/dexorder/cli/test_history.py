@@ -322,6 +322,17 @@ def test_unlisted_ticker_of_many_is_refused_and_the_others_are_fetched(fake: Fak
     assert [each.ticker for each in fake.submitted] == [TICKER]
 
 
+def test_run_of_a_market_that_was_delisted_meanwhile_is_resumed(fake: FakeRelay, tmp_dir: Path) -> None:
+    fake.stuck = True
+    assert run("--timeout", "0.2", "--request-id", "mine").exit_code == 1
+    fake.stuck = False
+    fake.markets["SIM"] = history_pb.ListInstrumentsResponse()
+    assert dexorder("history", ANOTHER, *ASKED[2:]).exit_code == 2  # a new run is refused
+    result = dexorder("history", "--resume", "mine")
+    assert result.exit_code == 0, result.stderr
+    assert [each.request_id for each in fake.submitted] == ["mine"]
+
+
 def test_end_in_the_future_is_the_last_closed_candle(fake: FakeRelay) -> None:
     result = dexorder("history", TICKER, "1d", "--since", "-3d", "--until", "2090-01-01")
     assert "--until 2090-01-01 is in the future: the answer ends at " in result.stderr

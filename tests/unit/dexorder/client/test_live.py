@@ -9,7 +9,14 @@ import pytest
 from dexorder import AsyncClient, Client
 from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate, MissedData
 from dexorder.errors import RequestRefused, RequestUnknown
-from dexorder_common.model.realtime import RealtimeParams, RealtimeState, SeriesProgress
+from dexorder_common.model.realtime import (
+    ProvisionalReason,
+    ProvisionalSpan,
+    RealtimeParams,
+    RealtimeState,
+    SeriesProgress,
+)
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
@@ -45,11 +52,26 @@ def answer(*messages: market_pb2.Trade | market_pb2.Candle, **more: object) -> p
     return pb.WatchMarketDataResponse(trades=trades, candles=candles, **more)  # type: ignore[arg-type]
 
 
+def lacking(first: str, last: str) -> pb.ProvisionalSpan:
+    """Return a span in which ids lack a trade."""
+    reason = pb.PROVISIONAL_REASON_MISSING_IDS
+    return pb.ProvisionalSpan(
+        start_ns=START, end_ns=START + SECOND_NS, reason=reason, first_id=first, last_id=last, since_ns=START, queries=2
+    )
+
+
 def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
     first = answer(
         trade(1, side=market_pb2.Trade.SIDE_SELL, received_ns=START + 5),
-        candle(2, closed=False, amends=True, received_ns=START + 6),
-        states=[pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, waiting="REST\nis behind")],
+        candle(2, closed=False, amends=True, received_ns=START + 6, provisional=True),
+        states=[
+            pb.LiveState(
+                ticker=TICKER,
+                state=pb.REALTIME_STATE_RUNNING,
+                waiting="REST\nis behind",
+                provisional=[lacking("7", "9")],
+            )
+        ],
         missed=[pb.Missed(series=series(TICKER, 60), count=4, start_ns=START, end_ns=START + 9)],
     )
     fake.live = [[first]]
@@ -59,14 +81,35 @@ def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
         (MissedData(TICKER, 60, 4, START, START + 9),),
         ((TICKER, RealtimeState.RUNNING),),
         (LiveTrade(TICKER, "1", START + SECOND_NS, 101.0, 0.5, "sell", START + 5),),
-        (LiveCandle(TICKER, 60, START + 120 * SECOND_NS, 1.0, 3.0, 0.5, 2.0, 7.0, None, None, False, True, START + 6),),
+        (
+            LiveCandle(
+                TICKER, 60, START + 120 * SECOND_NS, 1.0, 3.0, 0.5, 2.0, 7.0, None, None, False, True, START + 6, True
+            ),
+        ),
         {TICKER: "REST is behind"},
+        {
+            TICKER: (
+                ProvisionalSpan(
+                    TimeRange(START, START + SECOND_NS), ProvisionalReason.MISSING_IDS, "7", "9", START, queries=2
+                ),
+            )
+        },
     )
     assert found.as_json()[1] == {
         "kind": "status",
         "ticker": TICKER,
         "status": "RUNNING",
         "waiting": "REST is behind",
+        "provisional": [
+            {
+                "since": "2024-01-01T00:00:00Z",
+                "until": "2024-01-01T00:00:01Z",
+                "reason": "missing_ids",
+                "first_id": "7",
+                "last_id": "9",
+                "queries": 2,
+            }
+        ],
     }
     assert [value["kind"] for value in found.as_json()] == ["missed", "status", "trade", "candle"]
 

@@ -16,7 +16,7 @@ from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 from tests.rig.command import dexorder
-from tests.unit.dexorder.client.test_live import TICKER, answer, candle, trade
+from tests.unit.dexorder.client.test_live import TICKER, answer, candle, lacking, trade
 
 
 def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay) -> None:
@@ -32,6 +32,9 @@ def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay
             ingestor="[red]i-1\x1b[2J",
             series=series,
             last_error="[/] lost",
+            provisional=[lacking("7", "9"), lacking("[b]", "[b]")],
+            late_trades=3,
+            corrected_trades=2,
         )
     ]
     listed = dexorder("realtime", "list")
@@ -50,7 +53,11 @@ def test_start_prints_the_id_and_list_shows_subscription_and_job(fake: FakeRelay
         "[/]",
         "lost",
     ] in rows
+    span = [TICKER, "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", *["the", "exchange", "has", "left", "out", "ids"]]
+    assert [*span, "7", "to", "9", "2"] in rows and [*span, "[b]", "2"] in rows
     value = json.loads(dexorder("realtime", "list", "--json").stdout)
+    job = value["jobs"][0]
+    assert (job["late_trades"], job["corrected_trades"], job["provisional"][0]["first_id"]) == (3, 2, "7")
     assert value["subscriptions"][0]["periods"] == ["1m", "5m"]
     assert value["jobs"][0]["series"][0] == {
         "name": "trades",
@@ -109,7 +116,9 @@ def test_the_view_shows_state_price_candles_trades_and_what_was_missed() -> None
 def test_the_view_says_why_a_job_that_runs_settles_nothing_until_it_does() -> None:
     view = WatchView(TICKER, [60])
     for waiting in ("[red]REST is behind", ""):
-        state = pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, waiting=waiting)
+        spans = [lacking("7", "9")] if waiting else []
+        state = pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING, waiting=waiting, provisional=spans)
         view.add(decode_update(answer(states=[state])), now_ns=START)
         view.add(decode_update(answer(trade(1))), now_ns=START)  # an update without a state changes nothing
         assert ("nothing is stored now: [red]REST is behind" in drawn(view, START)) == bool(waiting)
+        assert ("1 provisional span of trades" in drawn(view, START)) == bool(waiting)

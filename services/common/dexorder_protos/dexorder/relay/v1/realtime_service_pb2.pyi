@@ -424,7 +424,7 @@ Global___RealtimeJob: _TypeAlias = RealtimeJob  # noqa: Y015
 @_typing.final
 class ProvisionalSpan(_message.Message):
     """A span of trades that is settled, although only one source says that no further trade is in it. The exchange is asked
-    again 10 minutes, an hour and a day later; what it shows is stored then, and amends its candles.
+    again 30 seconds, 2 minutes, 10 minutes, an hour and a day later; what it shows is stored then, and amends its candles.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
