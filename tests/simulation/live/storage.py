@@ -87,6 +87,7 @@ class Storage:
         self._run = run
         self._random = run.generator("storage")
         self._read = 0
+        self._amended: dict[tuple[str, int, TimeRange], tuple[int, set[int]]] = {}
 
     def start(self) -> None:
         """Start the gateway and the pipeline."""
@@ -114,10 +115,22 @@ class Storage:
             return LogRecord(now_ns, headers, trades=found)
         candles = tuple(map(ohlcv_pb2.OHLCV.FromString, parse_response(value).ohlc_data))
         if headers.amends:
+            self._check_amendment(headers, now_ns)
             self._run.note(
                 f"log: {_opens(candles)} of {headers.period_seconds} s amended by {headers.dispatch_id[:17]}"
             )
         return LogRecord(now_ns, headers, candles=candles)
+
+    def _check_amendment(self, headers: PageHeaders, now_ns: int) -> None:
+        """Fail if a dispatch amends a candle more than once a second.
+
+        It amends again when the record before is here, so the n-th comes at least n - 2 seconds after the first.
+        """
+        place = headers.dispatch_id, headers.period_seconds, headers.span
+        first_ns, pages = self._amended.setdefault(place, (now_ns, set()))
+        pages.add(headers.page)  # a record may come twice
+        if now_ns - first_ns < (len(pages) - 2) * SECOND_NS:
+            self._run.fail(f"the candle of {headers.span} is amended {len(pages)} times in {now_ns - first_ns} ns")
 
     async def _commit(self) -> None:
         """Commit batches for ever, each reported until the relay has answered."""

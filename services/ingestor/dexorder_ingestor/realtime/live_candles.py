@@ -14,10 +14,13 @@ from decimal import Decimal
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, floor_to_grid, next_open
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
 
 _KEPT, _KEPT_SECONDS = 3, 300
 """Closed periods, and seconds, whose candles a late trade amends at once; an older one is built again."""
+AMEND_NS = SECOND_NS
+"""Shortest time between two amendments of one candle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,19 @@ class LiveCandles:
         for series in self._series:
             series.skip(end_ns)
 
-    def close(self, until_ns: int) -> list[ClosedCandles]:
-        """Close the candles of all periods that end by ``until_ns``; return them, and closed ones amended since."""
-        return [found for series in self._series for found in series.close(until_ns)]
+    def close(self, until_ns: int, *, now_ns: int, flush: bool = False) -> list[ClosedCandles]:
+        """Close the candles of all periods that end by ``until_ns``; return them, and closed ones amended since.
+
+        An amended candle is returned at most once in ``AMEND_NS``, unless ``flush``; what comes meanwhile is joined.
+
+        Args:
+            now_ns: Time of the monotonic clock.
+        """
+        return [
+            found
+            for series in self._series
+            for found in (*series.take_amended(now_ns, flush=flush), *series.close(until_ns))
+        ]
 
     def next_close_ns(self) -> int | None:
         """Return the next end of a period; None if there are no periods."""
@@ -110,6 +123,8 @@ class _Series:
         self._kept = max(_KEPT, _KEPT_SECONDS // period_seconds)
         self._kept_ns = start_ns
         self._amended: set[int] = set()
+        self._amended_ns: dict[int, int] = {}
+        """Times at which candles were amended, of the last ``AMEND_NS``."""
         self._rebuilt: dict[int, _Bar] = {}
 
     def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> bool:
@@ -150,19 +165,23 @@ class _Series:
             return
         self._closed_ns = self._kept_ns = ceil_to_grid(end_ns, self.period)
         self.next_close_ns = next_open(self._closed_ns, self.period)
-        self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._closed_ns}
-        self._amended.clear()
-        self._rebuilt.clear()
+        self._keep_from(self._closed_ns)
         self.newest = self._bars[max(self._bars)] if self._bars else None
+
+    def take_amended(self, now_ns: int, *, flush: bool) -> list[ClosedCandles]:
+        """Return the amended candles that are due, by time; all of them with ``flush``."""
+        recent = {open_ns: at_ns for open_ns, at_ns in self._amended_ns.items() if now_ns < at_ns + AMEND_NS}
+        due = sorted(self._amended if flush else self._amended - recent.keys())
+        self._amended_ns = recent | dict.fromkeys(due, now_ns)
+        self._amended.difference_update(due)
+        found = []
+        for open_ns in due:
+            bar = self._rebuilt.pop(open_ns, None) or self._bars[open_ns]
+            found.append(ClosedCandles(self.period, TimeRange(open_ns, bar.end_ns), (bar.candle(),), amends=True))
+        return found
 
     def close(self, until_ns: int) -> list[ClosedCandles]:
         found = []
-        for open_ns in sorted(self._amended):
-            bar = self._rebuilt.get(open_ns) or self._bars[open_ns]
-            span = TimeRange(open_ns, bar.end_ns)
-            found.append(ClosedCandles(self.period, span, (bar.candle(),), amends=True))
-        self._amended.clear()
-        self._rebuilt.clear()
         if until_ns >= self.next_close_ns:
             span = TimeRange(self._closed_ns, floor_to_grid(until_ns, self.period))
             opens = sorted(open_ns for open_ns in self._bars if span.start_ns <= open_ns < span.end_ns)
@@ -173,9 +192,16 @@ class _Series:
 
     def _forget(self) -> None:
         self._kept_ns = max(self._kept_ns, next_open(self._closed_ns, self.period, -self._kept))
-        self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._kept_ns}
+        self._keep_from(self._kept_ns)
         if self.newest is not None and self.newest.open_ns < self._kept_ns:
             self.newest = None
+
+    def _keep_from(self, kept_ns: int) -> None:
+        """Forget older candles, but for those whose amendment waits."""
+        for open_ns in self._amended & self._bars.keys():
+            if open_ns < kept_ns:
+                self._rebuilt[open_ns] = self._bars[open_ns]
+        self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= kept_ns}
 
 
 class _Bar:

@@ -258,7 +258,7 @@ class LiveSeries:
         """Return the records that are due; with ``flush``, all that can be recorded."""
         settled_ns = self._feed.settled_ns
         (batches, closed), self._before_lost = self._before_lost, ([], [])
-        closed += self._candles.close(settled_ns)
+        closed += self._candles.close(settled_ns, now_ns=now_ns, flush=flush)
         batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
         if closed:
             self._live.add_closed(closed)
@@ -298,7 +298,7 @@ class LiveSeries:
         batches, closed = self._before_lost
         for span in lost:
             batches += self._batches.take(span.start_ns, now_ns=now_ns, flush=True)
-            closed += self._candles.close(span.start_ns)
+            closed += self._candles.close(span.start_ns, now_ns=now_ns)
             self._batches.skip(span.end_ns)
             self._candles.skip(span.end_ns)
 
