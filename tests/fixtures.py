@@ -158,10 +158,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def catalog(tmp_path: Path) -> CatalogSettings:
     """Return settings of a catalog for one test, with the pipeline's tables."""
     from dexorder_common.lake.catalog import CatalogSettings
-    from dexorder_spark.tables.table import ensure_tables
+    from dexorder_spark.tables.table import TABLES
+    from tests.empty_tables import make_tables
 
     settings = CatalogSettings.local(tmp_path, f"test{next(_catalog_numbers)}")
-    ensure_tables(settings.load())
+    make_tables(settings.load(), TABLES)
     return settings
 
 

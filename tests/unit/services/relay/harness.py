@@ -51,6 +51,7 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job, RetryPolicy
 from dexorder_relay.state.leases import Assignment, Leases, Slot, SlotKind
 from dexorder_relay.state.request import LiveRequest
+from tests import empty_tables
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES, ROOT
 from tests.rig.processes import free_block
@@ -197,8 +198,7 @@ def catalog_settings(folder: Path) -> CatalogSettings:
 
 def make_tables(catalog: Catalog) -> None:
     """Create the tables that the relay reads."""
-    OHLC.load_or_create(catalog)
-    COVERAGE.load_or_create(catalog)
+    empty_tables.make_tables(catalog, (OHLC, COVERAGE))
 
 
 def write_coverage(catalog: Catalog, *rows: CoverageRow) -> None:
