@@ -83,21 +83,43 @@ async def list_events(address: str, request: pb.ListEventsRequest, limit: int) -
 
 
 async def publish(address: str, event: given.UserEvent) -> AsyncGenerator[given.EventAck, None]:
-    """Publish an event over gRPC and yield its acks; the last one is final."""
-    async with _channel(address) as channel:
-        stub: Any = rpc.EventPublisherServiceStub(channel)
-        call = stub.PublishMany()
+    """Publish an event over gRPC and yield its acks; the last one is final.
+
+    A stream that breaks is opened again for the same event, which the gateway knows by its id.
+
+    Raises:
+        GatewayRefused: The gateway refuses the call.
+        GatewayUnreachable: It can't be reached, or does not answer.
+    """
+    pause, last = FIRST_PAUSE_SECONDS, None
+    while True:
         try:
-            await call.write(pb.PublishManyRequest(event=event))
-            async with aclosing(unless_silent(call)) as answers:
-                async for answer in answers:
-                    yield answer.ack
-                    if answer.ack.status != given.QUEUED:
+            async with _channel(address) as channel, aclosing(_acks(channel, event)) as acks:
+                async for ack in acks:
+                    if ack != last:
+                        yield ack
+                    last, pause = ack, FIRST_PAUSE_SECONDS
+                    if ack.status != given.QUEUED:
                         return
         except StreamSilent as silent:
             raise GatewayUnreachable(f"the gateway at {address} does not answer ({silent})", Code.UNAVAILABLE) from None
-        finally:
-            call.cancel()
+        except GatewayUnreachable as error:
+            if last is None and error.code is Code.UNAVAILABLE:  # another code is of a stream that was open
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+
+async def _acks(channel: grpc.aio.Channel, event: given.UserEvent) -> AsyncGenerator[given.EventAck, None]:
+    stub: Any = rpc.EventPublisherServiceStub(channel)
+    call = stub.PublishMany()
+    try:
+        await call.write(pb.PublishManyRequest(event=event))
+        async with aclosing(unless_silent(call)) as answers:
+            async for answer in answers:
+                yield answer.ack
+    finally:
+        call.cancel()
 
 
 async def follow(

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import grpc
+import pytest
+
+from dexorder.events import gateway_client
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
+from tests.fakes.mesh_proxy import RepeatingProxy, ResettingProxy
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, PATIENCE_S, event
 from tests.integration.events.rig import Rig, publisher
 
@@ -60,3 +66,44 @@ async def test_a_stream_hears_of_the_end_of_its_events(rig: Rig) -> None:
     assert sorted(told) == sorted((each.event_id, s) for each in sent for s in (given.QUEUED, given.DELIVERED))
     for each in sent:
         assert told.index((each.event_id, given.QUEUED)) < told.index((each.event_id, given.DELIVERED))
+
+
+async def test_an_event_whose_answer_is_lost_is_one(rig: Rig) -> None:
+    user, proxy = rig.user(), RepeatingProxy(rig.gateway.address, marks=False)
+    sent = [event(user, f"{user}-{number}", CRITICAL, [WEB]) for number in range(3)]
+    async with (
+        proxy.listening() as address,
+        grpc.aio.insecure_channel(address) as channel,
+        rig.session(user) as session,
+    ):
+        stub = rpc.EventPublisherServiceStub(channel)
+        for each in sent:
+            proxy.lost = 1
+            answer = await stub.Publish(pb.PublishRequest(event=each), timeout=PATIENCE_S)
+            assert answer.ack.event_id == each.event_id and answer.ack.status in (given.QUEUED, given.DELIVERED)
+        assert len(proxy.answers) == 2 * len(sent)
+        assert [(await session.take()).event.event_id for _ in sent] == [each.event_id for each in sent]
+    assert len(await rig.records(user)) == len(sent)
+
+
+async def test_a_stream_that_a_proxy_resets_is_opened_again_for_the_same_event(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_client, "FIRST_PAUSE_SECONDS", 0.01)
+    user, proxy = rig.user(), ResettingProxy(int(rig.gateway.address.rpartition(":")[2]))
+    sent = event(user, f"c-{user}", CRITICAL, [WEB])
+    proxy.after = [1, 1]
+
+    async def receive() -> None:
+        while proxy.resets < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async with rig.session(user) as session:
+            assert (await session.take()).event.event_id == sent.event_id
+            await session.hears_nothing()
+
+    async with proxy.listening(0) as port, asyncio.timeout(PATIENCE_S):
+        receiving = asyncio.create_task(receive())
+        told = [ack.status async for ack in gateway_client.publish(f"127.0.0.1:{port}", sent)]
+        await receiving
+    assert told in ([given.QUEUED, given.DELIVERED], [given.DELIVERED]), "a reset may drop the message before it"
+    assert len(await rig.records(user)) == 1

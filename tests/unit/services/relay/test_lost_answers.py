@@ -15,6 +15,8 @@ from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as trigger_pb
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as udf_pb
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as udf_rpc
 from tests.fakes.mesh_proxy import RepeatingProxy
 from tests.unit.services.relay.harness import TICKER, Suite, refused, request, suite
 from tests.unit.services.relay.triggers.test_trigger_rpc import SQL
@@ -68,3 +70,19 @@ async def test_subscriptions_and_triggers_are_started_and_ended_once(tmp_path: P
         with refused(grpc.StatusCode.NOT_FOUND, "trigger_id 't' is not known"):
             await lost(proxy, stub.trigger.DeleteTrigger, trigger_pb.DeleteTriggerRequest(trigger_id="t"))
         assert not (await stub.trigger.ListTriggers(trigger_pb.ListTriggersRequest())).triggers
+
+
+async def test_udfs_are_started_and_stopped_once(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        proxy = RepeatingProxy(s.running.address, marks=False)
+        async with proxy.listening() as address, grpc.aio.insecure_channel(address) as channel:
+            stub: Any = udf_rpc.UdfRegistryServiceStub(channel)
+            request = udf_pb.StartUdfRequest(udf=udf_pb.Udf(name="mean", program="average"))
+            started = await lost(proxy, stub.StartUdf, request)
+            first = udf_pb.StartUdfResponse.FromString(proxy.answers[-2])
+            assert started.generation == first.generation == (await stub.StartUdf(request)).generation
+            assert [each.udf.name for each in (await stub.ListUdfs(udf_pb.ListUdfsRequest())).udfs] == ["mean"]
+            anew = await lost(proxy, stub.StartUdf, udf_pb.StartUdfRequest(udf=request.udf, reset_state=True))
+            assert anew.generation > udf_pb.StartUdfResponse.FromString(proxy.answers[-2]).generation > first.generation
+            await lost(proxy, stub.StopUdf, udf_pb.StopUdfRequest(name="mean"))
+            assert (await stub.StartUdf(request)).generation > anew.generation, "it had been stopped"

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dexorder_common.model import datasets
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor import control
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb
+from dexorder_relay.realtime.control import Connected, ControlChannel
+from tests.fakes.mesh_proxy import ResettingProxy
 from tests.unit.services.ingestor.conftest import until
 from tests.unit.services.ingestor.fakes import Record
 from tests.unit.services.ingestor.realtime.live_world import MARKETS, LiveWorld
@@ -28,6 +33,7 @@ TICKER = "BTC/USDT.SIM"
 CANCEL, SHUTDOWN, CONFIG_UPDATE, HEARTBEAT = (
     ingest.IngestorControl.ControlAction.Value(name) for name in ("CANCEL", "SHUTDOWN", "CONFIG_UPDATE", "HEARTBEAT")
 )
+CONFIG = ingest.IngestorConfig(max_concurrent=3, timeout_seconds=60)
 APPLIED, REFUSED = operator_service_pb2.CONTROL_OUTCOME_APPLIED, operator_service_pb2.CONTROL_OUTCOME_REFUSED
 
 
@@ -122,6 +128,30 @@ async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
         assert bitcoin.base_volume > 0 and bitcoin.received_ns > 0
 
 
+async def test_instructions_arrive_though_a_proxy_resets_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_FIRST_PAUSE_SECONDS", 0.01)
+    opened: list[str] = []
+    connect = ControlChannel.connect
+
+    def counted(channel: ControlChannel, ingestor: Connected) -> AbstractContextManager[None]:
+        opened.append(ingestor.ingestor_id)
+        return connect(channel, ingestor)
+
+    monkeypatch.setattr(ControlChannel, "connect", counted)
+    async with live_chain(tmp_path) as c:
+        proxy = ResettingProxy(int(c.suite.running.address.rpartition(":")[2]))
+        proxy.after = [2] * 1_000  # a stream ends with its first instruction; calls have one message
+        async with proxy.listening(0) as port, c.ingestor(name="one", relay=f"127.0.0.1:{port}"):
+            for number in range(1, 4):
+                await until(lambda: len(opened) == number)  # noqa: B023
+                assert (await c.instruct(HEARTBEAT)).outcome == APPLIED
+            await until(lambda: len(opened) == 4)
+            assert proxy.resets == 3
+            assert (await c.instruct(CONFIG_UPDATE, config=CONFIG)).state.config.max_concurrent == 3
+
+
 async def test_instructions_have_their_effect_before_they_are_answered(tmp_path: Path) -> None:
     async with live_chain(tmp_path) as c, c.ingestor(name="one") as process:
         async with asyncio.timeout(20):
@@ -133,8 +163,7 @@ async def test_instructions_have_their_effect_before_they_are_answered(tmp_path:
         state = (await c.instruct(HEARTBEAT)).state
         assert (state.running_jobs, state.config.max_concurrent, state.config.timeout_seconds) == (0, 4, 3600)
 
-        config = ingest.IngestorConfig(max_concurrent=3, timeout_seconds=60)
-        result = await c.instruct(CONFIG_UPDATE, config=config)
+        result = await c.instruct(CONFIG_UPDATE, config=CONFIG)
         assert (result.outcome, result.state.config.max_concurrent, result.state.config.timeout_seconds) == (
             APPLIED,
             3,
