@@ -1,7 +1,8 @@
 """Records that callers name by a key: a repeated Produce writes its record once. Bounded memory, for one event loop.
 
     the key is         of a record that                    answer of the repeated call
-    not known          -                                   the record is written
+    not known          -                                   the record is written, but a marked repetition is refused
+                                                           where another gateway may know the key (`has_all`)
     known              waits for Kafka, or is written      that record's place
     known              may have been written or not        Uncertain again
     known              was refused                         the record is written: the first one is not
@@ -52,7 +53,13 @@ class KnownRecords:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._since_s = now()
         self._callers: dict[str, OrderedDict[RecordKey, _Known]] = {}
+
+    @property
+    def has_all(self) -> bool:
+        """Return whether no key that this gateway ever had can be missing because it has restarted."""
+        return self._now() >= self._since_s + KEY_SECONDS
 
     def once(self, caller: str, key: RecordKey, record: bytes, produce: Callable[[], Placing]) -> Placing:
         """Return the future of the record with this key, which ``produce`` queues unless the key is known.

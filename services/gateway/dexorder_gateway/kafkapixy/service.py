@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +18,7 @@ from dexorder_common.rpc.identity import Caller, Role, current_caller
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Cluster, Clusters
 from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME
-from dexorder_gateway.kafkapixy.idempotency import KnownRecords, RecordKey, refuse_repeated
+from dexorder_gateway.kafkapixy.idempotency import KnownRecords, Placing, RecordKey, refuse_repeated
 from dexorder_gateway.kafkapixy.peers import FORWARDED, Peers
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
@@ -94,7 +94,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
         if request.idempotency_key:
-            return await self._produce_once(cluster, request, key, headers)
+            return await self._produce_once(cluster, request, key, headers, context.invocation_metadata())
         refuse_repeated(context.invocation_metadata(), "give idempotency_key, or turn retries off for Produce")
         if request.async_mode:
             cluster.producer.send_async(topic, key, request.message, headers)
@@ -103,15 +103,26 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return pb.ProdRs(partition=partition, offset=offset)
 
     async def _produce_once(
-        self, cluster: Cluster, request: pb.ProdRq, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+        self,
+        cluster: Cluster,
+        request: pb.ProdRq,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+        metadata: Iterable[tuple[str, str | bytes]] | None,
     ) -> pb.ProdRs:
-        """Write the record of a key, unless this gateway has it already."""
+        """Write the record of a key, unless this gateway has it already, or another one may have it."""
         caller, topic = current_caller(), request.topic
+
+        def begin() -> Placing:
+            if self._peers.names or not self._known.has_all:
+                refuse_repeated(metadata, "another gateway, or this one before it restarted, may know its key")
+            return cluster.producer.begin(topic, key, request.message, headers)
+
         record = self._known.once(
             caller.client_id if caller else "",
             RecordKey(cluster.config.name, topic, request.idempotency_key),
             request.SerializeToString(deterministic=True),
-            lambda: cluster.producer.begin(topic, key, request.message, headers),
+            begin,
         )
         if request.async_mode:
             return _QUEUED

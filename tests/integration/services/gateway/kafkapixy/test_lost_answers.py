@@ -15,7 +15,7 @@ import pytest
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fakes.mesh_proxy import RepeatingProxy
+from tests.fakes.mesh_proxy import ATTEMPTS, RepeatingProxy
 from tests.gateway_thread import GatewayThread, MakeTopic, Write, numbers, records
 
 pytestmark = pytest.mark.kafka
@@ -78,6 +78,35 @@ async def test_a_record_without_a_key_is_written_once_and_its_caller_hears_that_
         assert "an earlier attempt of this call may have been carried out; give idempotency_key" in text
         await stub.Produce(pb.ProdRq(topic=topic, message=b"last"))
     assert written(kafka, topic) == [b"0", b"last"]
+
+
+@pytest.mark.parametrize("peers", ["127.0.0.1:1", ""])
+async def test_a_key_that_another_gateway_may_know_is_not_written_again(
+    start_gateway: Any, kafka: str, kafka_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, peers: str
+) -> None:
+    """Two gateways in turn: with peers a key may always be another's, without while it may be of an earlier life."""
+    topic = kafka_topic(1)
+    monkeypatch.setattr("dexorder_gateway.kafkapixy.idempotency.KEY_SECONDS", 0.0 if peers else 600.0)
+    gateways = [start_gateway(peers=peers), start_gateway(peers=peers)]
+    proxy = RepeatingProxy(*(each.address for each in gateways))
+    async with proxy.listening() as address, grpc.aio.insecure_channel(address) as channel:
+        stub = rpc.KafkaPixyStub(channel)
+        proxy.lost = 1
+        text = await aborted(stub.Produce(pb.ProdRq(topic=topic, message=b"0", idempotency_key="k")))
+        assert "another gateway, or this one before it restarted, may know its key" in text
+    assert written(kafka, topic) == [b"0"]
+
+
+async def test_a_key_that_nobody_else_may_know_is_of_a_call_that_never_arrived(
+    start_gateway: Any, kafka: str, kafka_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka_topic(1)
+    monkeypatch.setattr("dexorder_gateway.kafkapixy.idempotency.KEY_SECONDS", 0.0)
+    async with grpc.aio.insecure_channel(start_gateway().address) as channel:
+        request = pb.ProdRq(topic=topic, message=b"0", idempotency_key="k")
+        stub: Any = rpc.KafkaPixyStub(channel)
+        await stub.Produce(request, metadata=((ATTEMPTS, "2"),))
+    assert written(kafka, topic) == [b"0"]
 
 
 async def test_a_key_of_another_record_is_refused(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:

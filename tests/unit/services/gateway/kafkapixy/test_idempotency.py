@@ -80,6 +80,15 @@ async def test_a_key_is_forgotten_after_its_time() -> None:
     assert len(kafka.records) == 2
 
 
+async def test_keys_may_be_missing_until_all_of_an_earlier_life_are_forgotten() -> None:
+    kafka = Kafka()
+    assert not kafka.known.has_all
+    kafka.now_s = KEY_SECONDS - 1
+    assert not kafka.known.has_all
+    kafka.now_s = KEY_SECONDS
+    assert kafka.known.has_all
+
+
 async def test_a_caller_with_many_keys_forgets_its_own_and_none_of_another_caller() -> None:
     kafka = Kafka()
     kafka.produce("mine", caller="me")
