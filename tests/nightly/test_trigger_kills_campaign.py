@@ -123,7 +123,8 @@ def expected(relay: TriggerRelay, walks: dict[str, list[Candle]]) -> dict[str, b
     for ticker, candles in walks.items():
         for each in candles:
             row: Row = tuple(each)
-            evaluator.feed(Series(ticker, 60), [row], TimeRange(each.open_ns, each.open_ns + MINUTE_NS))
+            span = TimeRange(each.open_ns, each.open_ns + MINUTE_NS)
+            evaluator.feed(Series(ticker, 60), [row], span, span.end_ns)
     events = (pb.ReportedTriggerEvent.FromString(data) for data in evaluator.finish({}).events)
     return {each.event_id: each.SerializeToString(deterministic=True) for each in events}
 

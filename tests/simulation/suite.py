@@ -84,7 +84,8 @@ class Suite:
         dispatch_id = headers.dispatch_id
         issued = IssuedDispatch(dispatch_id, Series(TICKER, 60, CANDLES), TimeRange(0, 2**62), is_realtime=True)
         self.triggers.relay.issued[dispatch_id] = issued
-        self.triggers.trades.append(value, headers.encode())
+        now_ns = self.triggers.run.clock(self.triggers.relay.process).wall_ns()
+        self.triggers.trades.append(value, headers.encode(), now_ns)
 
     async def _follow_triggers(self) -> None:
         """Register a trigger that fires for each recorded trade, and make a user event of each time that it fires."""

@@ -45,9 +45,10 @@ class Trades:
         self.records: list[Result] = []
         self.is_down = False
 
-    def append(self, payload: bytes, headers: dict[str, str]) -> None:
-        """Add a record."""
+    def append(self, payload: bytes, headers: dict[str, str], now_ns: int) -> None:
+        """Add a record, written at a time."""
         record = Result(payload=payload, headers=headers)
+        record.event_time.FromMilliseconds(now_ns // 1_000_000)
         record.offset.offset = str(len(self.records)).encode()
         self.records.append(record)
 

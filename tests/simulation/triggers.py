@@ -4,9 +4,10 @@ A client registers and deletes triggers, a market writes trades to the log, the 
 its journal, and the relay stores what it reports. The process is killed at every step of the journal, the relay around
 its commits; both are frozen and cut off; in some runs the relay continues with an older copy of its file.
 
-Promises: each match of a trigger that runs is in the relay's table exactly once, in the order of the trades; a record
-that does not count fires nothing; an acknowledged registration survives; once a deletion is applied the trigger fires
-no more. After an older copy these hold for what the relay's file then knows.
+Promises: each match that is settled after the answer to a registration is in the relay's table exactly once, in the
+order of the trades, and none that was settled before the call; a record that does not count fires nothing; an
+acknowledged registration survives; once a deletion is applied the trigger fires no more. After an older copy these hold
+for what the relay's file then knows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.triggers import TriggerState
 from dexorder_common.rpc.trigger_messages import decode_event
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2
@@ -49,13 +49,15 @@ class Known:
     """A trigger as its client knows it.
 
     Attributes:
-        running_at: Number of trades when it was seen to run; None while it was not.
+        asked_at: Number of trades when its registration was sent.
+        running_at: Number of trades when it was answered.
         deleted: The deletion was asked for.
     """
 
     ticker: str
     level: int
     registered: bool = False
+    asked_at: int = 0
     running_at: int | None = None
     deleted: bool = False
 
@@ -232,7 +234,7 @@ class TriggersRun:
             return
         level = random.choice(LEVELS) if level is None else level
         price = 1_000.0 * level + (500 if kind == "bad" else 1) + self._pages / 100
-        at_ns = now_ns - 1_000_000
+        at_ns = random.randrange(max(span.start_ns, now_ns - 5 * SECOND_NS), now_ns)  # may precede a registration
         dispatch = _dispatch_of(ticker, is_issued=kind != "bad")
         found = [market_pb2.Trade(trade_id=f"{self._pages}", time_ns=at_ns, price=price, amount=1.0, ticker=ticker)]
         headers = PageHeaders(Kind.TRADES, ticker, 0, dispatch, self._pages, span, now_ns).encode()
@@ -240,12 +242,12 @@ class TriggersRun:
         payload = market_pb2.Trades(trades=found).SerializeToString()
         if kind == "bad":
             self.run.note(f"market: a trade at {price} of a dispatch that nobody has issued")
-            self.trades.append(payload, headers)
+            self.trades.append(payload, headers, now_ns)
             return
         self._ends[ticker] = now_ns
         self.traded.append(Trade(ticker, price, level))
         for _ in range(2 if kind == "twice" else 1):
-            self.trades.append(payload, headers)
+            self.trades.append(payload, headers, now_ns)
         self.run.note(f"market: {ticker} trades at {price}{' (the record comes twice)' if kind == 'twice' else ''}")
 
     def _answer_dispatches(self) -> list[IssuedDispatch]:
@@ -278,6 +280,7 @@ class TriggersRun:
     async def _register(self) -> None:
         name = f"t-{len(self.known)}"
         each = self.known[name] = Known(self.random.choice(TICKERS), self.random.choice(LEVELS))
+        each.asked_at = len(self.traded)
         sql = f"SELECT price FROM ticks WHERE price > {1_000 * each.level}"
         trigger = ingest_pb2.CEPTriggerRequest(
             trigger_id=name, sql_pattern=sql, tickers=[each.ticker], parameters={"fire": "level"}
@@ -286,6 +289,7 @@ class TriggersRun:
         if answer.ack.status not in (ingest_pb2.CEPTriggerAck.REGISTERED, ingest_pb2.CEPTriggerAck.ALREADY_REGISTERED):
             self.run.fail(f"{name} was refused: {answer.ack.error_message}")
         each.registered = True
+        each.running_at = len(self.traded)
         self.run.note(f"client: {name} is registered, above {1_000 * each.level} of {each.ticker}")
 
     async def _delete(self, name: str) -> None:
@@ -302,8 +306,6 @@ class TriggersRun:
         for name, each in self.known.items():
             if each.registered and not each.deleted and name not in listed and not self.is_restored:
                 self.run.fail(f"{name} was acknowledged, but the relay does not list it")
-            if name in listed and listed[name].state == TriggerState.RUNNING and each.running_at is None:
-                each.running_at = len(self.traded)
 
     async def _until_answered(self, method: str, request: Any) -> Any:
         while True:
@@ -345,13 +347,16 @@ class TriggersRun:
             run.fail(f"{name} is deleted, but fired for one of the last trades {last}")
         if self.is_restored:
             return
+        early = {each.price for each in self.traded[: known.asked_at]}
+        if early & {*fired}:
+            run.fail(f"{name} fired for {early & {*fired}}, which were settled before its registration")
         if fired and fired != matches[matches.index(fired[0]) : matches.index(fired[0]) + len(fired)]:
             run.fail(f"{name} has a gap or another order: {fired} of {matches}")
         if known.running_at is None or (known.deleted and not fired):  # nothing may have been evaluated in its time
             return
         wanted = [each.price for each in self.traded[known.running_at :] if each.price in matches]
         if wanted and (not fired or matches.index(fired[0]) > matches.index(wanted[0])):
-            run.fail(f"{name} did not fire for {wanted[0]}, the first trade after it was seen to run")
+            run.fail(f"{name} did not fire for {wanted[0]}, the first trade that was settled after its registration")
 
 
 def _dispatch_of(ticker: str, *, is_issued: bool) -> str:

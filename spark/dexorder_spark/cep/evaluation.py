@@ -33,10 +33,11 @@ _NEVER = 10**9
 
 
 class Watcher(NamedTuple):
-    """Trigger of a registration: the series that it watches, and the time at which it ends or None."""
+    """Trigger of a registration: the series that it watches, when it was registered, and when it ends or None."""
 
     trigger_id: str
     series: tuple[Series, ...]
+    registered_ns: int
     expires_ns: int | None
 
 
@@ -67,7 +68,7 @@ class Evaluation:
     def watchers(self) -> dict[int, Watcher]:
         """Return the triggers by their registrations."""
         return {
-            each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()))
+            each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()), each.at_ns)
             for each in self._engine.registrations.values()
         }
 
@@ -112,6 +113,8 @@ class Evaluation:
 
     def _feed(self, each: Feed) -> list[Outcome]:
         engine, found = self._engine, list[Outcome]()
+        if each.stamp_ns is not None and each.since_ns is not None:
+            engine.stamp(each.ticker, each.period_seconds, each.stamp_ns, each.since_ns)
         if each.series.dataset is TRADES:
             if each.rows or each.since_ns is not None:
                 found += engine.feed_ticks(each.ticker, each.rows, since_ns=each.since_ns)
@@ -164,19 +167,20 @@ def _problem(message: pb.ReportedTriggerEvent) -> str:
     return ""
 
 
-def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str]) -> Watcher:
+def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str], registered_ns: int) -> Watcher:
     """Return the series that a trigger watches."""
     periods = periods_read(compiled.period_seconds, compiled.given)
     series = tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
-    return Watcher(trigger_id, series, compiled.parameters.expires_ns)
+    return Watcher(trigger_id, series, registered_ns, compiled.parameters.expires_ns)
 
 
 def watcher(each: Register) -> Watcher:
     """Return the series that a registration watches: nothing if its text is refused."""
     try:
-        return watcher_of(each.trigger_id, _compiled(each.sql, tuple(each.parameters.items())), each.tickers)
+        compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:
-        return Watcher(each.trigger_id, (), None)
+        return Watcher(each.trigger_id, (), each.registered_ns, None)
+    return watcher_of(each.trigger_id, compiled, each.tickers, each.registered_ns)
 
 
 def reported(output: Outcome) -> pb.ReportedTriggerEvent:

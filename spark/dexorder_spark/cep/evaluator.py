@@ -76,6 +76,14 @@ class Evaluator:
         """The topics that have them."""
         return {series.dataset.topic for series in self.watched}
 
+    def registered_ns(self, topic: str) -> list[int]:
+        """Return when the triggers that read a topic were registered."""
+        return [
+            each.registered_ns
+            for each in self._watchers.values()
+            if any(series.dataset.topic == topic for series in each.series)
+        ]
+
     @property
     def is_empty(self) -> bool:
         """True if nothing is registered."""
@@ -113,17 +121,18 @@ class Evaluator:
         if registration in self._watchers:
             self._take(Remove(registration))
 
-    def feed(self, series: Series, rows: Sequence[Row], span: TimeRange) -> None:
+    def feed(self, series: Series, rows: Sequence[Row], span: TimeRange, stamp_ns: int) -> None:
         """Give rows of a series to the engine, in the order in which the topic has them.
 
         Args:
             span: Time of which these are all rows. Its end moves the watermark. A clock would make rows late that come
                 after an outage.
+            stamp_ns: Time at which they were settled; triggers that were registered later do not fire for them.
         """
         ticker = series.ticker
         if series.dataset is TRADES:
             rows = without_repeated(rows, self._recent.setdefault(ticker, {}))
-        self._inputs.append(Feed(ticker, series.period_seconds, rows, span.start_ns, span.end_ns))
+        self._inputs.append(Feed(ticker, series.period_seconds, rows, span.start_ns, span.end_ns, stamp_ns))
 
     def lose(self, series: Collection[Series], reason: str, now_ns: int) -> None:
         """Suspend the triggers that watch series of which rows can't be read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from dexorder_common.lake.market_rows import Row
@@ -45,6 +45,7 @@ class Feed:
     Attributes:
         since_ns: Time from which on they are all there are; None for rows that are only for the engine's memory.
         settled_ns: Time before which the series has no more rows; None likewise.
+        stamp_ns: Time at which they were settled; None likewise.
     """
 
     ticker: str
@@ -52,6 +53,7 @@ class Feed:
     rows: Sequence[Row]
     since_ns: int | None = None
     settled_ns: int | None = None
+    stamp_ns: int | None = None
 
     @property
     def series(self) -> Series:
@@ -79,9 +81,4 @@ def decode(values: Iterable[Any]) -> tuple[Input, ...]:
     """Return the inputs that ``encode`` was given."""
     kinds: Any = {kind.__name__: kind for kind in _KINDS}
     found = [kinds[name](*fields) for name, *fields in values]
-    return tuple(
-        Feed(each.ticker, each.period_seconds, list(map(tuple, each.rows)), each.since_ns, each.settled_ns)
-        if isinstance(each, Feed)
-        else each
-        for each in found
-    )
+    return tuple(replace(each, rows=list(map(tuple, each.rows))) if isinstance(each, Feed) else each for each in found)

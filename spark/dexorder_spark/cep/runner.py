@@ -31,6 +31,7 @@ from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.cep.catch_up import chunks, known_by, start_ns, start_of
 from dexorder_spark.cep.evaluation import watcher
 from dexorder_spark.cep.evaluator import Evaluator, RegistrationChanges
 from dexorder_spark.cep.journal import Journal, TopicPosition
@@ -41,7 +42,7 @@ from dexorder_spark.records.fault import Fault, Moment
 from dexorder_spark.records.relay_client import KnownDispatches, Stopped
 from dexorder_spark.records.selection import Record, select
 from dexorder_spark.source.client import SourceBroken, SourceClient
-from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
+from dexorder_spark.source.offsets import OffsetRange, SourceState, cap, plan
 from dexorder_spark.source.records import Result
 
 log = structlog.get_logger(__name__)
@@ -118,6 +119,8 @@ class Runner:
         self._interval_s = _SNAPSHOT_SECONDS
         self._is_changed = bool(batches)
         self._changes: queue.SimpleQueue[RegistrationChanges] = queue.SimpleQueue()
+        self._held: list[RegistrationChanges] = []
+        """Changes that wait for the source, which has the records since the registrations."""
         self._dispatches = KnownDispatches(relay.describe)
         self._reported_s = 0.0
 
@@ -165,22 +168,9 @@ class Runner:
     def _step(self) -> bool:
         """Run one micro-batch; return whether it had anything to do."""
         evaluator, now_ns = self._evaluator, self._clock.wall_ns()
-        changed = False
-        with suppress(queue.Empty):
-            while True:
-                evaluator.apply(self._changes.get_nowait())
-                changed = True
+        changed = self._apply()
         positions, records = self._read()
-        issued = self._dispatches.of({each.headers.dispatch_id for each in records})
-        for each in records:
-            try:
-                rows = rows_of(each, issued, now_ns=now_ns)
-            except InvalidRequest as error:
-                log.error("a record can't be read; triggers of its series are suspended", error=str(error))
-                evaluator.lose({each.series}, str(error), now_ns)
-                continue
-            if rows is not None:
-                evaluator.feed(each.series, rows, each.headers.span)
+        self._feed(records)
         evaluator.advance(now_ns)
         moved = positions != evaluator.positions
         if not (changed or records or evaluator.has_inputs or (moved and self._is_report_due())):
@@ -199,6 +189,53 @@ class Runner:
         if batch.events:
             log.info("trigger batch", batch=batch.number, records=len(records), events=len(batch.events))
         return True
+
+    def _apply(self) -> bool:
+        """Apply the changes that have arrived, with the records since their registrations; return whether any was."""
+        with suppress(queue.Empty):
+            while True:
+                self._held.append(self._changes.get_nowait())
+        applied = False
+        try:
+            while self._held:
+                changes, missed = self._held[0], list[Record]()
+                for topic in sorted({each.dataset.topic for each in changes.recent_rows}):
+                    missed += self._missed(changes, topic)
+                self._evaluator.apply(_without(changes, missed, self._clock.wall_ns()))
+                self._feed(missed)
+                del self._held[0]
+                applied = True
+        except (Unavailable, NotImplementedError) as error:
+            log.warning("the source does not answer; new triggers wait", error=str(error))
+        return applied
+
+    def _missed(self, changes: RegistrationChanges, topic: str) -> list[Record]:
+        """Return the records of newly watched series that were read before the changes arrived."""
+        before = self._evaluator.positions.get(topic)
+        new = changes.recent_rows.keys() - self._evaluator.watched
+        registered = [each.trigger.registered_ns for each in changes.changes if each.trigger]
+        if before is None or not new or not registered:
+            return []
+        source = self._open_source(address_of(self._settings.source, topic))
+        state = replace(source.state(), ends=before.offsets)
+        start = start_of(None, state, topic, registered, partial(self._records, source, topic), self._clock.wall_ns())
+        found: list[Record] = []
+        for part in chunks(plan(start, before.offsets)):
+            found += select(TABLES[topic], self._records(source, topic, part), new.__contains__)
+        return found
+
+    def _feed(self, records: Sequence[Record]) -> None:
+        issued = self._dispatches.of({each.headers.dispatch_id for each in records})
+        now_ns = self._clock.wall_ns()
+        for each in records:
+            try:
+                rows = rows_of(each, issued, now_ns=now_ns)
+            except InvalidRequest as error:
+                log.error("a record can't be read; triggers of its series are suspended", error=str(error))
+                self._evaluator.lose({each.series}, str(error), now_ns)
+                continue
+            if rows is not None:
+                self._evaluator.feed(each.series, rows, each.headers.span, each.stamp_ns)
 
     def _snapshot_if_due(self, *, paused: bool) -> None:
         """Write the state as a whole, if it has changed, for a small part of the time, and best in a pause."""
@@ -222,16 +259,18 @@ class Runner:
     def _read(self) -> tuple[dict[str, TopicPosition], list[Record]]:
         """Return the places after the next records, and those records that are of watched series.
 
-        A topic that becomes watched is read from its end on: what came before does not fire.
+        A topic that becomes watched is read from the registration on: what was settled before does not fire.
         """
         positions, records = {}, []
-        watched = self._evaluator.watched
-        for topic in sorted(self._evaluator.topics):
+        evaluator, now_ns = self._evaluator, self._clock.wall_ns()
+        watched = evaluator.watched
+        for topic in sorted(evaluator.topics):
             source = self._open_source(address_of(self._settings.source, topic))
-            before = self._evaluator.positions.get(topic)
+            before = evaluator.positions.get(topic)
             try:
                 state = source.state()
-                start = start_of(before, state, topic)
+                registered_ns = evaluator.registered_ns(topic)
+                start = start_of(before, state, topic, registered_ns, partial(self._records, source, topic), now_ns)
                 end = cap(start, state.ends, self._settings.max_trade_records_per_batch)
                 for part in plan(start, end):
                     records += select(TABLES[topic], self._records(source, topic, part), watched.__contains__)
@@ -268,14 +307,14 @@ def address_of(source: str, topic: str) -> str:
     return source if topic == CANDLES.topic else f"{source}#{topic}"
 
 
-def start_of(before: TopicPosition | None, state: SourceState, topic: str) -> dict[int, int]:
-    """Return where reading continues: behind the last batch, at the end of a new topic, at the start of another log."""
-    if before is None:
-        return dict(state.ends)
-    lost = begun_anew(before.offsets, state, before.topic_id)
-    if lost:
-        log.error("the topic is another log than before; it is read from its start", topic=topic)
-    return resume({p: o for p, o in before.offsets.items() if p not in lost}, replace(state, committed={}))
+def _without(changes: RegistrationChanges, missed: Sequence[Record], now_ns: int) -> RegistrationChanges:
+    """Return changes without the stored rows that the topic brings, which may fire."""
+    at_ns = start_ns((each.trigger.registered_ns for each in changes.changes if each.trigger), now_ns)
+    begins = dict.fromkeys(changes.recent_rows, now_ns if at_ns is None else at_ns)
+    for each in reversed(missed):
+        begins[each.series] = each.headers.span.start_ns
+    rows = {series: known_by(series, found, begins[series]) for series, found in changes.recent_rows.items()}
+    return replace(changes, recent_rows=rows)
 
 
 def stored(catalog: CatalogSettings, clock: Clock | None = None) -> RecentRows:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 class Record(NamedTuple):
-    """Well-formed record of a series that its reader wants."""
+    """Well-formed record of a series that its reader wants; it was written before ``stamp_ns``."""
 
     table: PageTable
     headers: PageHeaders
     payload: bytes
+    stamp_ns: int
 
     @property
     def series(self) -> Series:
@@ -48,8 +49,15 @@ def select(table: PageTable, results: Iterable[Result], wants: Callable[[Series]
             except InvalidRequest:
                 continue
             if headers.kind is table.kind and wants(table.series_of(headers)):
-                found.append(Record(table, headers, value))
+                found.append(Record(table, headers, value, stamp_of(each, headers)))
     return found
+
+
+def stamp_of(result: Result, headers: PageHeaders) -> int:
+    """Return the end of the millisecond in which a record was written; its producer's time if the source tells none."""
+    if not result.HasField("event_time"):
+        return headers.fetched_ns
+    return result.event_time.ToMilliseconds() * 1_000_000 + 999_999
 
 
 def rows_in(

@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_cep.run.stream_runs import TickerSeries
+from dexorder_spark.cep import catch_up
 from dexorder_spark.cep.evaluator import Evaluator
 from dexorder_spark.cep.journal import Journal
 from dexorder_spark.cep.relay import TriggerRelay
@@ -75,12 +77,30 @@ def deletion_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Evaluator, "_remove", lambda self, registration: None)
 
 
+def a_topic_starts_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that becomes watched is read from where it ends when the process gets there."""
+    monkeypatch.setattr(catch_up, "since", lambda state, at_ns, read: dict(state.ends))
+
+
+def a_late_registration_is_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were evaluated before a registration arrived do not fire it."""
+    monkeypatch.setattr(TickerSeries, "new_at", lambda self, at_ns: None)
+
+
+def time_of_trades_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trade that was made before the registration is silent, though it was settled later."""
+    monkeypatch.setattr(TickerSeries, "hear", lambda self, registration, new_ns: None)
+
+
 MUTANTS: Sequence[Patch] = (
     batch_is_not_synced,
     report_is_not_repeated_after_a_kill,
     report_is_not_repeated_after_a_failure,
     torn_record_stays,
     deletion_is_lost,
+    a_topic_starts_at_its_end,
+    a_late_registration_is_deaf,
+    time_of_trades_counts,
 )
 
 

@@ -90,6 +90,8 @@ class Registration:
         compiled: The trigger.
         at_ns: Time of the registration; rows that were known by then never fire.
         tickers: Markets; None for all.
+        heard: By ticker, the time up to which rows were settled at the registration. Later ones fire, though they are
+            older than the registration.
         delivered: By ticker, where something was sent.
         account: What it uses on all its tickers.
     """
@@ -99,6 +101,7 @@ class Registration:
     compiled: CompiledTrigger
     at_ns: int
     tickers: frozenset[str] | None
+    heard: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, Delivered] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
 
@@ -106,6 +109,10 @@ class Registration:
     def series_period(self) -> int:
         """Period of the rows at which it is evaluated; 0 for trades."""
         return TRADES_PERIOD if self.compiled.is_running else self.compiled.period_seconds
+
+    def silent_until(self, ticker: str) -> int:
+        """Return the time up to which rows of a market were known at the registration."""
+        return self.heard.get(ticker, self.at_ns)
 
     def wants(self, ticker: str) -> bool:
         """Tell whether the trigger is for a market."""
@@ -118,7 +125,7 @@ def deliver(registration: Registration, stream: Stream, result: RunResult, perio
     time_ns = result.time_ns + (period_ns if result.emitted_by == "row" else 0)
     if parameters.expires_ns is not None and time_ns >= parameters.expires_ns:
         return [TriggerEnded(registration.trigger_id, registration.number, time_ns, "expired")]
-    if time_ns <= registration.at_ns:
+    if time_ns <= registration.silent_until(stream.ticker):
         return []
     state = registration.delivered.setdefault(stream.ticker, Delivered())
     if result.kind == "resolved":

@@ -11,7 +11,9 @@ notices.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dexorder_cep.compile.arithmetic import TriggerFailed
@@ -55,16 +57,19 @@ class Engine:
         at_ns: int,
         tickers: Collection[str] | None = None,
     ) -> list[Outcome]:
-        """Register a trigger; it examines the newest rows of its tickers without firing.
+        """Register a trigger; it examines the newest rows of its tickers.
+
+        Only rows that were settled after the registration fire. ``stamp`` says when rows were; without it, these are
+        the rows whose candle was closed, or that were traded, after the registration.
 
         Args:
             trigger_id: Not registered yet.
             registration_number: Differs from the number of every earlier registration of the id.
             compiled: The trigger.
-            at_ns: Time of the registration; rows whose candle was closed, or that were traded, by then never fire.
+            at_ns: Time of the registration.
             tickers: Markets; None or none for all.
         Returns:
-            A suspension if the trigger fails on those rows.
+            Firings for rows that were settled since then, and a suspension if the trigger fails on a row.
         """
         if trigger_id in self._registrations:
             raise InvalidRequest(f"trigger_id {trigger_id!r} is registered")
@@ -77,7 +82,7 @@ class Engine:
         for series in list(self._series.values()):
             if series.period_seconds == registration.series_period and registration.wants(series.ticker):
                 found += self._begin(registration, series)
-                if found:
+                if trigger_id not in self._registrations:
                     break
         return found
 
@@ -117,6 +122,20 @@ class Engine:
         if series.since_ns == NO_TIME and cut:
             series.since_ns = cut[0][0] + 1  # others of this time may be missing
         return self._feed(ticker, TRADES_PERIOD, cut)
+
+    def stamp(self, ticker: str, period_seconds: int, stamp_ns: int, since_ns: int) -> None:
+        """Take it that the next rows of a series, all from ``since_ns`` on, were settled at ``stamp_ns``.
+
+        It decides which rows fire the triggers whose registration was before that time.
+        """
+        series = self._find(ticker, period_seconds)
+        new_ns = series.mark(stamp_ns, since_ns)
+        for trigger_id in sorted(series.deaf):
+            registration = self._registrations.get(trigger_id)
+            if registration is None:
+                series.deaf.discard(trigger_id)
+            elif registration.at_ns < stamp_ns:
+                series.hear(registration, new_ns)
 
     def advance(self, now_ns: int) -> list[Outcome]:
         """Move the watermarks of tickers without new rows, and end the triggers that expire.
@@ -199,26 +218,33 @@ class Engine:
         return series
 
     def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
-        """Start a trigger on a ticker: examine the newest rows without firing."""
+        """Start a trigger on a ticker: examine the newest rows; those that were settled since its registration fire."""
         parameters = registration.compiled.parameters
+        new_ns = series.new_at(registration.at_ns)
+        series.deaf.add(registration.trigger_id)
+        if new_ns is not None:
+            series.hear(registration, new_ns)
         on_stream = series.on_stream((parameters.delay_ms, registration.compiled.order))
         if registration.compiled.is_running:
             return self._begin_running(registration, on_stream)
         run = start_run(registration.compiled, series.ticker, registration.account)
         on_stream.add(registration.trigger_id, run)
         stream = on_stream.stream
-        count = min(parameters.warmup, len(stream.rows))
-        first = len(stream.rows) - count
-        whole, base = stream.rows, stream.base
+        whole, base, period_ns = stream.rows, stream.base, series.period_seconds * SECOND_NS
+        silent_ns = registration.silent_until(series.ticker) - period_ns
+        fires = len(whole) if new_ns is None else bisect_right(whole, silent_ns, key=itemgetter(0))
+        first = max(0, fires - parameters.warmup)
         found: list[Outcome] = []
         stream.rows = whole[:first]
         try:
             for index in range(first, len(whole)):
                 stream.rows.append(whole[index])
-                run.on_row(stream, base + index, whole[index], True)
+                result = run.on_row(stream, base + index, whole[index], index < fires)
                 _charge(registration, whole[index][0])
+                if result is not None and index >= fires:
+                    found += self._deliver(registration, series.period_seconds, stream, result)
         except Exception as error:
-            found = self._suspend(registration, stream, error)
+            found += self._suspend(registration, stream, error)
         stream.rows = whole
         return found
 
@@ -289,12 +315,13 @@ class Engine:
         self, on_stream: StreamRuns, candles: RunningCandles, trigger_id: str, formed: Formed
     ) -> list[Outcome]:
         registration, run = self._registrations.get(trigger_id), candles.runs.get(trigger_id)
+        ticker = on_stream.stream.ticker
         if registration is None or run is None:
             return []
         try:
             if formed.closed:
                 run.on_closed(formed.closed)
-            result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.at_ns)
+            result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.silent_until(ticker))
             _charge(registration, formed.candle[0])
         except Exception as error:
             return self._suspend(registration, on_stream.stream, error)
@@ -314,7 +341,7 @@ class Engine:
         if registration is None:
             return []
         try:
-            result = run.on_row(stream, n, row, known_ns <= registration.at_ns)
+            result = run.on_row(stream, n, row, known_ns <= registration.silent_until(series.ticker))
             if METER.steps:
                 _charge(registration, row[0])
         except Exception as error:
@@ -329,7 +356,7 @@ class Engine:
             if registration is None:
                 continue
             try:
-                results = run.on_time(stream, stream.watermark_ns, registration.at_ns)
+                results = run.on_time(stream, stream.watermark_ns, registration.silent_until(series.ticker))
                 _charge(registration, stream.watermark_ns)
             except Exception as error:
                 found += self._suspend(registration, stream, error)
@@ -368,12 +395,14 @@ class Engine:
             ]
             for each in self._registrations.values()
         ]
-        tickers: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, int]]] = {}
         for series in self._series.values():
-            tickers.setdefault(series.ticker, ({}, []))[1].append(series.dump())
+            tickers.setdefault(series.ticker, ({}, [], {}))[1].append(series.dump())
         for each in self._registrations.values():
             for ticker, sent in each.delivered.items():
                 tickers[ticker][0][each.trigger_id] = [sent.until_ns, sent.suppressed, sent.open]
+            for ticker, known_ns in each.heard.items():
+                tickers[ticker][2][each.trigger_id] = known_ns
         return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
 
     @classmethod
@@ -392,12 +421,20 @@ class Engine:
             chosen = frozenset(tickers) if tickers is not None else None
             engine._registrations[trigger_id] = Registration(trigger_id, number, known[key], at_ns, chosen)
         for ticker, part in state.tickers.items():
-            delivered, several = from_json(part)
+            delivered, several, *heard = from_json(part)
+            for trigger_id, known_ns in heard[0].items() if heard else ():
+                engine._registrations[trigger_id].heard[ticker] = known_ns
             for trigger_id, values in delivered.items():
                 engine._registrations[trigger_id].delivered[ticker] = Delivered(*values)
             for each in several:
                 series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name])
                 engine._series[series.period_seconds, ticker] = series
+        for (period_seconds, ticker), series in engine._series.items():
+            series.deaf = {
+                each.trigger_id
+                for each in engine._registrations.values()
+                if each.series_period == period_seconds and each.wants(ticker) and ticker not in each.heard
+            }
         return engine
 
 

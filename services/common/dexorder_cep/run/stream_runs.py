@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -14,6 +15,8 @@ from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
 from dexorder_common.model.times import SECOND_NS
 
 Run: TypeAlias = PlainRun | MatchRun | DerivedRun
+MARKS_NS = 600 * SECOND_NS
+"""Time for which it is known when a record was settled, for registrations that arrive late."""
 Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
 """Delay in milliseconds and order of rows of one time: the streams of a series differ in them."""
 
@@ -97,6 +100,8 @@ class TickerSeries:
     Attributes:
         settled_ns: Time before which all rows were fed.
         since_ns: Time from which on they were fed without a gap.
+        marks: For the records of the last minutes, when each was settled, and the time from which its rows are new.
+        deaf: Triggers that no record has reached which was settled after their registration.
     """
 
     ticker: str
@@ -104,6 +109,8 @@ class TickerSeries:
     settled_ns: int = NO_TIME
     since_ns: int = NO_TIME
     streams: dict[Variant, StreamRuns] = field(default_factory=dict)
+    marks: deque[tuple[int, int]] = field(default_factory=deque)
+    deaf: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.on_stream((0 if self.period_seconds else 1, ()))
@@ -123,16 +130,35 @@ class TickerSeries:
             on_stream.stream.seed(next(iter(self.streams.values())).stream)
         return on_stream
 
+    def mark(self, stamp_ns: int, since_ns: int) -> int:
+        """Note when a record with rows from ``since_ns`` on was settled; return the time from which they are new."""
+        new_ns = max(since_ns, self.settled_ns)
+        self.marks.append((stamp_ns, new_ns))
+        while self.marks[0][0] < stamp_ns - MARKS_NS:
+            self.marks.popleft()
+        return new_ns
+
+    def new_at(self, at_ns: int) -> int | None:
+        """Return the time from which rows were settled after ``at_ns``; None if no such record has come."""
+        return next((new_ns for stamp_ns, new_ns in self.marks if stamp_ns > at_ns), None)
+
+    def hear(self, registration: Registration, new_ns: int) -> None:
+        """Let rows from ``new_ns`` on fire a trigger."""
+        known_ns = new_ns if self.period_seconds else new_ns - new_ns % MILLISECOND_NS - 1
+        registration.heard[self.ticker] = min(registration.at_ns, known_ns)
+        self.deaf.discard(registration.trigger_id)
+
     def dump(self) -> list[Any]:
         """Return the state as JSON values."""
         streams = [[variant, on_stream.dump()] for variant, on_stream in self.streams.items()]
-        return [self.period_seconds, self.settled_ns, self.since_ns, streams]
+        return [self.period_seconds, self.settled_ns, self.since_ns, streams, list(self.marks)]
 
     @classmethod
     def restored(cls, ticker: str, state: list[Any], registered: Callable[[str], Registration]) -> TickerSeries:
         """Return the series that ``dump`` described."""
-        period_seconds, settled_ns, since_ns, streams = state
+        period_seconds, settled_ns, since_ns, streams, *marks = state
         series = cls(ticker, period_seconds, settled_ns, since_ns)
+        series.marks.extend((stamp_ns, new_ns) for each in marks for stamp_ns, new_ns in each)
         for (delay_ms, order), kept in streams:
             variant = (delay_ms, tuple((slot, descending) for slot, descending in order))
             series.on_stream(variant).restore(kept, registered)

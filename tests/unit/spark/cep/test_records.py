@@ -25,7 +25,7 @@ def record(**changes: Any) -> Record:
     """Return a record of two closed candles of a realtime dispatch, with other headers."""
     headers = replace(control(0, 2), dispatch_id=REALTIME)
     payload, _ = page(headers)
-    return Record(CANDLES, replace(headers, **changes), payload)
+    return Record(CANDLES, replace(headers, **changes), payload, NOW_NS)
 
 
 def rows(each: Record) -> list[tuple[object, ...]] | None:
@@ -45,9 +45,9 @@ def test_history_revisions_and_records_that_do_not_count_are_no_rows() -> None:
     assert rows(record(dispatch_id="7-" + "0" * 16)) is None
     assert rows(record(dispatch_id=realtime_dispatch_id(1, "ETH/USDT.SIM"))) is None
     assert rows_of(record(), issued([REALTIME]), now_ns=DAY - 10 * MINUTE_NS) is None
-    assert rows(Record(CANDLES, replace(record().headers, dispatch_id="7-" + "0" * 16), b"\xff")) is None
+    assert rows(Record(CANDLES, replace(record().headers, dispatch_id="7-" + "0" * 16), b"\xff", NOW_NS)) is None
     with pytest.raises(InvalidRequest, match=r"a record of candles of BTC.* can't be read"):
-        rows(Record(CANDLES, record().headers, b"\xff"))
+        rows(Record(CANDLES, record().headers, b"\xff", NOW_NS))
 
 
 def test_only_watched_series_are_decoded_and_malformed_headers_are_left_to_the_table() -> None:
