@@ -150,6 +150,9 @@ proxies:
 END
 """,
     ),
+    "docs/coming-from-kapacitor.md": Page(
+        (Read("[udf.functions", readers.kapacitor), Read("udfs:", readers.udfs)),
+    ),
     "docs/coming-from-numaflow.md": Page((NotRun("kubectl apply", CLUSTER),)),
     "docs/command.md": Page(
         (

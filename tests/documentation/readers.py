@@ -85,9 +85,9 @@ def kafka_options(text: str, folder: Path) -> None:
 
 
 def kapacitor(text: str, folder: Path) -> None:
-    """Read Kapacitor's configuration of a function that is shipped."""
+    """Read Kapacitor's configuration of a function that is shipped, or of a program."""
     ((name, entry),) = tomllib.loads(text)["udf"]["functions"].items()
-    assert entry["args"] == ["udf", "serve", name] and name in FUNCTIONS
+    assert entry["args"] == ["-u", f"/opt/{name}.py"] or (entry["args"] == ["udf", "serve", name] and name in FUNCTIONS)
 
 
 def program(text: str, folder: Path) -> None:
@@ -109,4 +109,4 @@ def trace(text: str, folder: Path) -> None:
 
 def udfs(text: str, folder: Path) -> None:
     """Read a file of UDFs."""
-    assert set(read_declared(written(text, folder))) == {"average", "spikes"}
+    assert set(read_declared(written(text, folder))) in ({"average", "spikes"}, {"spread"})
