@@ -132,9 +132,10 @@ def history(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TICKER... PERIOD",
+            metavar="TICKER... PERIOD...",
             show_default=False,
-            help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h ... or seconds; with --resume: the run's id",
+            help="SYMBOL.VENUE, for example BTC/USDT.BINANCE or '*/USDT.BINANCE', then 1m, 1h ... or seconds; with "
+            "--resume: the run's id",
             autocompletion=complete_period,
         ),
     ] = None,

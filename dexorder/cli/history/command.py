@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dexorder.cli.history.many import ManyFollower, result_json
+from dexorder.cli.history.markets import is_pattern, matching_tickers
 from dexorder.cli.history.queries import provisional_text, shares
 from dexorder.cli.history.runs import Run, RunStore, parse_tickers
 from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
@@ -26,6 +27,7 @@ from dexorder_common import tracing
 from dexorder_common.model.coverage import CoverageKind
 from dexorder_common.model.history import RequestStatus, id_json, range_json
 from dexorder_common.model.periods import PERIOD_SECONDS, PERIODS
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
 
 
@@ -44,37 +46,53 @@ def new_run(
 ) -> Run:
     """Return the run that the arguments describe; ValueError if one is missing or contradicts another.
 
-    ``words`` are tickers, then the period; ``file`` has more tickers, one per line, and is stdin if it is ``-``. A
-    range that reaches into the future ends at the last closed candle.
+    ``words`` are tickers, then periods; ``file`` has more tickers, one per line, and is stdin if it is ``-``. A range
+    that reaches into the future ends at the last closed candle. A ticker with ``*`` stands for the active markets that
+    the exchange lists; RequestRefused if there is none.
     """
-    tickers, period = _tickers(words, file)
+    tickers, periods = _tickers(words, file)
     if since is None:
         raise ValueError("--since is required, for example --since 2024-01-01 or --since -30d")
-    many = file is not None or len(tickers) > 1
+    many = file is not None or len(tickers) * len(periods) > 1 or any(map(is_pattern, tickers))
     if many and (request_id or options.plot or options.chart):
-        raise ValueError("--request-id, --plot and --chart require a single ticker")
+        raise ValueError("--request-id, --plot and --chart require a single ticker and a single period")
     check_options(options, many=many)
     check_limit(limit)
     if refresh and limit is not None:
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
+    ranges = tuple(_range(period, since, until) for period in periods)
+    run_id = new_request_id()[:12] if many else request_id or new_request_id()
+    out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
+    options = replace(options, out=out, plot=plot)
+    if any(map(is_pattern, tickers)):
+        tickers = matching_tickers(tickers, relay)
+    return Run(run_id, relay_address(relay), many, tickers, ranges, limit, client_id, options, refresh)
+
+
+def _range(period: str, since: str, until: str | None) -> tuple[int, TimeRange]:
     seconds, given = read_range(period, since, until or "now")
     span = closed_part(given, seconds)
     if span != given and until is not None:
         output.stderr().print(f"--until {until} is in the future: the answer ends at {iso(span.end_ns)}")
-    run_id = new_request_id()[:12] if many else request_id or new_request_id()
-    out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
-    options = replace(options, out=out, plot=plot)
-    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, options, refresh)
+    return seconds, span
 
 
-def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], str]:
+def _is_period(word: str) -> bool:
+    return word in PERIOD_SECONDS or word.isdigit()
+
+
+def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the tickers and the periods: the words from the first period on, the last one in any case."""
     if not words or (file is None and len(words) < 2):
         raise ValueError("TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD")
-    *given, period = words
-    if others := [word for word in given if word in PERIOD_SECONDS]:
-        raise ValueError(f"{' and '.join((*others, period))} are periods; give one, after the tickers")
+    first = next((n for n, word in enumerate(words) if _is_period(word)), len(words) - 1)
+    given, periods = tuple(dict.fromkeys(words[:first])), tuple(dict.fromkeys(words[first:]))
+    if others := [word for word in periods[:-1] if not _is_period(word)]:
+        raise ValueError(f"{others[0]!r} comes after a period; write the tickers first, then the periods")
     if file is None:
-        return tuple(dict.fromkeys(given)), period
+        if not given:
+            raise ValueError(f"{' and '.join(periods)} are periods; write the tickers before them")
+        return given, periods
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +100,7 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
     tickers = tuple(dict.fromkeys((*given, *parse_tickers(text))))
     if not tickers:
         raise ValueError(f"--file {file} contains no tickers; write one per line, for example BTC/USDT.BINANCE")
-    return tickers, period
+    return tickers, periods
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Runs of ``dexorder history`` with many tickers: each has its own request, and a failure does not stop the others."""
+"""Runs of ``dexorder history`` with many series: each has its own request, and a failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dexorder import errors
@@ -21,6 +22,7 @@ from dexorder.client.many import SharedQuota
 from dexorder.client.requests import Ended, history_span, without_repeats
 from dexorder.client.table_rows import read_span
 from dexorder_common.model.history import HistoryRequest, RequestStatus, id_json, range_json
+from dexorder_common.model.periods import PERIODS
 
 _RESULT: dict[str, Callable[[Ended], Any]] = {
     "request_id": lambda ended: ended.record.request_id,
@@ -49,9 +51,10 @@ class FileIncomplete(errors.DexorderError):
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one ticker."""
+    """Result of one ticker and period."""
 
     ticker: str
+    period_seconds: int
     request_id: str
     status: str
     """Status of the request, or REFUSED, FAILED (accepted, but not followed to its end) or UNREAD (ended, but its rows
@@ -67,16 +70,17 @@ class Result:
 
     def line(self) -> str:
         """Return the result as a line of a log."""
-        return f"{self.ticker} {self.status}: {self.error or f'{self.rows:,} rows'}"
+        return f"{self.ticker} {PERIODS[self.period_seconds]} {self.status}: {self.error or f'{self.rows:,} rows'}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of a single ticker's JSON without its rows; null for unknown values."""
-        own = {"request_id": self.request_id, "ticker": self.ticker, "status": self.status}
+        series = {"ticker": self.ticker, "period_seconds": self.period_seconds}
+        own = {"request_id": self.request_id, **series, "status": self.status}
         return result_json(self.ended) | own | {"error_message": self.error or None}
 
 
 class ManyFollower:
-    """Run of many tickers. A resumed run was checked when it was new; a market may have been delisted since."""
+    """Run of many tickers or periods. A resumed one was checked when it was new; a market may be delisted since."""
 
     def __init__(
         self, run: Run, timeout: float | None, *, quiet: bool, parallel: int, is_resumed: bool = False
@@ -96,7 +100,7 @@ class ManyFollower:
         self._common_lock = asyncio.Lock()
 
     async def follow(self) -> int:
-        """Process all tickers. Return 0 if every one is OK and its rows are written, else 1."""
+        """Process all series. Return 0 if every one is OK and its rows are written, else 1."""
         run = self._run
         if run.output.out is not None and run.common_file is None:
             run.output.out.mkdir(exist_ok=True)
@@ -106,7 +110,7 @@ class ManyFollower:
                 if run.common_file is not None:
                     self._common = stack.enter_context(file_rows(run.output))
                 shown = stack.enter_context(
-                    progress.show_many(len(run.tickers), self._err, quiet=self._quiet, plain=plain)
+                    progress.show_many(run.count, self._err, unit=run.unit, quiet=self._quiet, plain=plain)
                 )
                 async with AsyncClient(run.relay, on_note=self._on_note) as client:
                     await self._process_all(client, shown)
@@ -124,18 +128,18 @@ class ManyFollower:
 
     def stop_message(self) -> str:
         """Return the number of requests in each state."""
-        total, done, running = len(self._run.tickers), len(self._results), len(self._accepted - self._results.keys())
+        total, done, running = self._run.count, len(self._results), len(self._accepted - self._results.keys())
         left = total - done - running
-        return f"{done} of {total} tickers are done, {running} continue at the relay, {left} are not submitted"
+        return f"{done} of {total} {self._run.unit} are done, {running} continue at the relay, {left} are not submitted"
 
     async def _process_all(self, client: AsyncClient, shown: progress.ManyProgress) -> None:
-        indices, self._listings = iter(range(len(self._run.tickers))), Listings(client)
+        indices, self._listings = iter(range(self._run.count)), Listings(client)
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
-                for _ in range(min(self._parallel, len(self._run.tickers))):
+                for _ in range(min(self._parallel, self._run.count)):
                     group.create_task(self._worker(client, shown, indices))
         except TimeoutError:
-            raise errors.WaitEnded(f"not all tickers were done within {self._timeout:g} s") from None
+            raise errors.WaitEnded(f"not all {self._run.unit} were done within {self._timeout:g} s") from None
         except BaseExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
 
@@ -150,11 +154,11 @@ class ManyFollower:
                 output.print_json_line(result.as_json())
 
     async def _process(self, client: AsyncClient, shown: progress.ManyProgress, index: int) -> Result:
-        ticker = self._run.tickers[index]
         try:
             request = self._run.request(index)
         except errors.RequestRefused as error:
-            return Result(ticker, self._run.request_id(index), "REFUSED", error=str(error))
+            ticker, period_seconds, _ = self._run.series(index)
+            return Result(ticker, period_seconds, self._run.request_id(index), "REFUSED", error=str(error))
         with history_span(request):
             return await self._fetch(client, shown, index, request)
 
@@ -166,6 +170,7 @@ class ManyFollower:
         request: HistoryRequest,
     ) -> Result:
         ticker, request_id = request.ticker, request.request_id
+        result = partial(Result, ticker, request.period_seconds, request_id)
         try:
             assert self._listings is not None, "set before any worker starts"
             if not self._is_resumed:
@@ -173,26 +178,26 @@ class ManyFollower:
             on_progress = shown.started(request)
             await self._quota.submit(client, request)
         except (errors.RequestRefused, errors.NotAllowed) as error:
-            return Result(ticker, request_id, "REFUSED", error=str(error))
+            return result("REFUSED", error=str(error))
         self._accepted.add(index)
         try:
             ended = await client.requests.wait(request_id, on_progress=on_progress)
         except errors.RelayUnreachable:
             raise  # the other tickers would fail as well
         except errors.DexorderError as error:
-            return Result(ticker, request_id, "FAILED", error=str(error))
+            return result("FAILED", error=str(error))
         record = ended.record
         reason = "" if record.status is RequestStatus.OK else record.reason()
         if reason and not (self._run.output.partial and record.row_count):
-            return Result(ticker, request_id, str(record.status), ended, reason)
+            return result(str(record.status), ended, reason)
         try:
             with read_span():
                 await self._write_rows(client, ended, index)
         except (FileIncomplete, errors.RelayUnreachable):
             raise
         except (errors.DexorderError, OSError) as error:
-            return Result(ticker, request_id, "UNREAD", ended, str(error))
-        return Result(ticker, request_id, str(record.status), ended, reason)
+            return result("UNREAD", ended, str(error))
+        return result(str(record.status), ended, reason)
 
     async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
         """Write the rows to the file of the ticker or to the common file, if requested."""
@@ -214,10 +219,17 @@ class ManyFollower:
     def _print_summary(self) -> None:
         results = [self._results[index] for index in sorted(self._results)]
         cells = [
-            (r.ticker, r.status, f"{r.rows:,}", f"{r.ended.record.empty_periods:,}" if r.ended else "-", r.error)
+            (
+                r.ticker,
+                PERIODS[r.period_seconds],
+                r.status,
+                f"{r.rows:,}",
+                f"{r.ended.record.empty_periods:,}" if r.ended else "-",
+                r.error,
+            )
             for r in results
         ]
         out = self._err if self._run.output.out == STDOUT else output.stdout()
-        out.print(output.plain_table(("ticker", "status", "rows", "empty", "missing or error"), cells))
+        out.print(output.plain_table(("ticker", "period", "status", "rows", "empty", "missing or error"), cells))
         counts = ", ".join(f"{count} {status}" for status, count in Counter(r.status for r in results).most_common())
         out.print(f"{counts}; {sum(r.rows for r in results):,} rows")

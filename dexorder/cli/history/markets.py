@@ -1,11 +1,13 @@
-"""Command ``markets``: the instruments of an exchange."""
+"""Command ``markets``: the instruments of an exchange; and the tickers that a pattern stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 import dexorder
 from dexorder.cli.terminal import output
+from dexorder.errors import RequestRefused
 from dexorder_common.model.instrument import InstrumentList, ListedInstrument
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import iso
@@ -32,6 +34,35 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
         periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
         err.print(f"{found.venue}: {found.candles}; candles of {periods}")
     err.print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
+
+
+def is_pattern(ticker: str) -> bool:
+    """Return whether a ticker stands for several: ``*/USDT.BINANCE``."""
+    return "*" in ticker
+
+
+def matching_tickers(tickers: Sequence[str], relay: str | None) -> tuple[str, ...]:
+    """Return the tickers, each pattern replaced by the active markets of its exchange that it matches.
+
+    Raises:
+        RequestRefused: A pattern matches none, or has no exchange after its last dot.
+        VenueUnknown: No ingestor has reported the exchange's markets.
+    """
+    found: list[str] = []
+    with dexorder.Client(relay) as client:
+        for ticker in tickers:
+            if not is_pattern(ticker):
+                found.append(ticker)
+                continue
+            _, dot, venue = ticker.rpartition(".")
+            if not dot or is_pattern(venue):
+                raise RequestRefused(f"{ticker!r} names no exchange after its last dot, for example */USDT.BINANCE")
+            listed = [each.ticker for each in client.markets(venue).markets if each.active]
+            matching = [each for each in listed if fnmatchcase(each, ticker.replace("[", "[[]"))]
+            if not matching:
+                raise RequestRefused(f"{ticker!r} matches none of the {len(listed):,} active markets of {venue}")
+            found += matching
+    return tuple(dict.fromkeys(found))
 
 
 def _as_json(found: InstrumentList, listed: Sequence[ListedInstrument]) -> dict[str, object]:

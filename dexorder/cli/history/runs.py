@@ -25,7 +25,7 @@ from dexorder_common.model.time_range import TimeRange
 
 KEPT_DAYS = 30
 """Recorded runs that nobody has continued for this long are deleted when another run is recorded."""
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -39,42 +39,58 @@ class Run:
     """Print a list of results, even with one ticker."""
     tickers: tuple[str, ...]
     """In the given order, without duplicates, not validated: an invalid one is refused by ``request``."""
-    period_seconds: int
-    span: TimeRange
+    periods: tuple[tuple[int, TimeRange], ...]
+    """Each period in seconds with its range, which lies on its grid."""
     limit: int | None
     client_id: str
     output: OutputOptions
     refresh: bool = False
 
+    @property
+    def count(self) -> int:
+        """Number of requests: one for each ticker and period; those of a ticker follow each other."""
+        return len(self.tickers) * len(self.periods)
+
+    @property
+    def unit(self) -> str:
+        """What the requests are called."""
+        return "tickers" if len(self.periods) == 1 else "series"
+
+    def series(self, index: int) -> tuple[str, int, TimeRange]:
+        """Return ticker, period in seconds and range of a request."""
+        number, which = divmod(index, len(self.periods))
+        return self.tickers[number], *self.periods[which]
+
     def request_id(self, index: int) -> str:
-        """Return the id of the request for ``tickers[index]``; it is always the same."""
+        """Return the id of a request; it is always the same."""
         return f"{self.run_id}-{index + 1:04}" if self.many else self.run_id
 
     def request(self, index: int) -> HistoryRequest:
-        """Return the request for ``tickers[index]``; RequestRefused if that is not a ticker."""
-        ticker = self.tickers[index]
+        """Return a request; RequestRefused if its ticker is none."""
+        ticker, period_seconds, span = self.series(index)
         check_ticker(ticker)
         return HistoryRequest(
             self.request_id(index),
             ticker,
-            self.span.start_ns,
-            self.span.end_ns,
-            self.period_seconds,
+            span.start_ns,
+            span.end_ns,
+            period_seconds,
             self.limit,
             self.client_id,
             self.refresh,
         )
 
     def own_file(self, index: int) -> Path | None:
-        """Return the file for ``tickers[index]`` if ``--out`` is a folder, else None."""
+        """Return the file for the rows of a request if ``--out`` is a folder, else None."""
         folder = self.output.out
         if not self.many or folder is None or self.common_file is not None:
             return None
-        return folder / f"{file_name(self.tickers[index])}.{PERIODS[self.period_seconds]}.{self.output.row_format}"
+        ticker, period_seconds, _ = self.series(index)
+        return folder / f"{file_name(ticker)}.{PERIODS[period_seconds]}.{self.output.row_format}"
 
     @property
     def common_file(self) -> Path | None:
-        """The file for the rows of all tickers, if ``--out`` is a file or stdout."""
+        """The file for the rows of all requests, if ``--out`` is a file or stdout."""
         out = self.output.out
         return out if out == STDOUT or file_format(out) else None
 
@@ -94,8 +110,9 @@ def run_from(values: dict[str, Any]) -> Run:
             raise ValueError(f"it has format {found}; this version reads format {_FORMAT}")
         output = OutputOptions(**values.pop("shown"))
         output = replace(output, out=output.out and Path(output.out), plot=output.plot and Path(output.plot))
-        span, tickers = TimeRange(**values.pop("span")), tuple(values.pop("tickers"))
-        return Run(**values, span=span, tickers=tickers, output=output)
+        periods = tuple((seconds, TimeRange(**span)) for seconds, span in values.pop("periods"))
+        tickers = tuple(values.pop("tickers"))
+        return Run(**values, periods=periods, tickers=tickers, output=output)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is damaged: {error!r}") from None
 

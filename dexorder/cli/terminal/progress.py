@@ -107,18 +107,18 @@ class ResultLines:
 class ResultBars:
     """Progress as one bar for all requests and one for each running request that fits; failures are printed above."""
 
-    def __init__(self, count: int, bars: rich_progress.Progress, limit: int) -> None:
+    def __init__(self, count: int, unit: str, bars: rich_progress.Progress, limit: int) -> None:
         self._bars = bars
         self._limit = limit
         self._tasks: dict[str, TaskID] = {}
         self._rows = 0
         self._failed = 0
-        self._all = bars.add_task("all tickers", total=count, note="", unit="tickers")
+        self._all = bars.add_task(f"all {unit}", total=count, note="", unit=unit)
 
     def started(self, request: HistoryRequest) -> OnProgress:
         """Show a new request. Return the callback for its progress."""
         task = self._bars.add_task(
-            request.ticker,
+            f"{request.ticker} {PERIODS[request.period_seconds]}",
             total=request.max_candles,
             unit="candles",
             note="submitting",
@@ -145,7 +145,7 @@ ManyProgress = ResultLines | ResultBars
 
 
 @contextmanager
-def show_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterator[ManyProgress]:
+def show_many(count: int, console: Console, *, unit: str, quiet: bool, plain: bool) -> Iterator[ManyProgress]:
     """Show the progress of ``count`` requests while the block runs; ``plain`` prints lines even on a terminal."""
     if quiet:
         yield ResultLines(count, ignore)
@@ -153,7 +153,7 @@ def show_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iter
         yield ResultLines(count, console.print)
     else:
         with bars_on(console) as bars:
-            yield ResultBars(count, bars, limit=max(console.height - 4, 1))
+            yield ResultBars(count, unit, bars, limit=max(console.height - 4, 1))
 
 
 class _Plain(TextColumn):

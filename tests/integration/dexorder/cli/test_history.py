@@ -285,7 +285,8 @@ def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_di
         (["--resume", "a", "b"], "--resume continues the run as it was started"),
         (["--file", "nothing.txt", "1h"], "--file nothing.txt can't be read"),
         ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "require a single ticker"),
-        ([TICKER, "1m", "1h", *ASKED[3:]], "1m and 1h are periods; give one, after the tickers"),
+        (["1m", "1h", *ASKED[3:]], "1m and 1h are periods; write the tickers before them"),
+        (["1m", TICKER, "1h", *ASKED[3:]], "'BTC/USDT.SIM' comes after a period"),
         ([*ASKED[1:], "--plot", "nowhere/chart.html"], "nowhere does not exist; create it first"),
     ],
 )

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dexorder.client import many
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 from tests.integration.dexorder.cli.test_history import broken_off
@@ -47,17 +48,42 @@ def test_all_ok_is_exit_code_zero(fake: FakeRelay, tmp_dir: Path) -> None:
 def test_failed_ticker_does_not_stop_the_others(fake: FakeRelay, tickers: str, tmp_dir: Path) -> None:
     result = run("--file", tickers, "1h", *SPAN, "--out", "rows", "--parallel", "2")
     assert result.exit_code == 1
-    lines = {line.split()[0]: line.split(maxsplit=4)[1:] for line in result.stdout.splitlines() if ".SIM" in line}
+    lines = {line.split()[0]: line.split(maxsplit=5)[2:] for line in result.stdout.splitlines() if ".SIM" in line}
     assert lines[TICKER] == ["OK", "30", "0"] and lines[OTHER] == ["OK", "3", "27"]
     assert lines["BAD/USDT.SIM"][0] == "ERROR" and "gave up; missing [2024-01-01T00:00:00Z" in lines["BAD/USDT.SIM"][3]
     assert lines["NO/USDT.SIM"][0] == "REFUSED" and "no such symbol" in lines["NO/USDT.SIM"][3]
     assert lines["OFF/USDT.SIM"][0] == "UNREAD" and "has 0 rows" in lines["OFF/USDT.SIM"][3]
-    assert re.search(r"nonsense +REFUSED", result.stdout)
+    assert re.search(r"nonsense +1h +REFUSED", result.stdout)
     assert "2 OK" in result.stdout.splitlines()[-1] and "2 REFUSED" in result.stdout.splitlines()[-1]
     assert list(lines) == [TICKER, "BAD/USDT.SIM", "NO/USDT.SIM", "OFF/USDT.SIM", OTHER]  # as in the file
     names = ["BTC_USDT.SIM.1h.parquet", "ETH_USDT.SIM.1h.parquet"]
     assert sorted(p.name for p in (tmp_dir / "rows").iterdir()) == names
     assert [pq.read_table(tmp_dir / "rows" / name).num_rows for name in names] == [HOURS, 3]
+
+
+def test_several_periods_are_requests_of_their_own(fake: FakeRelay, tmp_dir: Path) -> None:
+    result = run(TICKER, OTHER, "1h", "1d", *SPAN, "--json", "--quiet", "--parallel", "1")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["ticker"], line["period_seconds"]) for line in lines] == [
+        (ticker, period) for ticker in (TICKER, OTHER) for period in (3_600, 86_400)
+    ]
+    days = [request for request in fake.submitted if request.period_seconds == 86_400]
+    assert {request.end_time for request in days} == {START + 24 * HOUR_NS}, "each period has its own grid"
+    assert "a single period" in run(TICKER, "1h", "1d", *SPAN, "--chart").stderr
+
+
+def test_a_pattern_stands_for_the_active_markets_that_it_matches(fake: FakeRelay, tmp_dir: Path) -> None:
+    names = {TICKER: True, OTHER: True, "LUNA/USDT.SIM": False, "BTC/EUR.SIM": True}
+    instruments = [pb.Instrument(ticker=name, active=active) for name, active in names.items()]
+    fake.markets["SIM"] = pb.ListInstrumentsResponse(instruments=instruments, fetched_ns=START)
+    run("*/USDT.SIM", TICKER, "1h", *SPAN)
+    assert sorted(request.ticker for request in fake.submitted) == sorted([TICKER, OTHER])
+    for pattern, text in (
+        ("*/GBP.SIM", "'*/GBP.SIM' matches none of the 3 active markets of SIM"),
+        ("BTC/*", "'BTC/*' names no exchange after its last dot"),
+    ):
+        refused = run(pattern, "1h", *SPAN)
+        assert refused.exit_code == 2 and text in refused.stderr, refused.stderr
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dexorder.cli.history.runs import KEPT_DAYS, Run, RunStore, file_name, parse_tickers, run_from
 from dexorder.cli.rows.options import OutputOptions
 from dexorder.errors import RequestRefused, RunUnknown
+from dexorder_common.model.time_range import TimeRange
 from tests.fakes.candle_table import SPAN
 
 RUN = Run(
@@ -18,8 +19,7 @@ RUN = Run(
     "host:1",
     True,
     ("BTC/USDT.SIM", "nonsense", "ETH/USDT.SIM"),
-    3600,
-    SPAN,
+    ((3600, SPAN),),
     7,
     "me",
     OutputOptions(out=Path("/rows")),
@@ -39,6 +39,20 @@ def test_each_ticker_has_a_request_of_its_own() -> None:
     with pytest.raises(RequestRefused, match="'nonsense' is not SYMBOL"):
         RUN.request(1)
     assert replace(RUN, many=False).request(0).request_id == "abc"
+
+
+def test_the_periods_of_a_ticker_follow_each_other() -> None:
+    minutes = TimeRange(SPAN.start_ns, SPAN.start_ns + 60_000_000_000)
+    run = replace(RUN, periods=((3600, SPAN), (60, minutes)))
+    requests = [run.request(index) for index in (0, 1, 4, 5)]
+    assert [(each.ticker, each.period_seconds, each.span) for each in requests] == [
+        (ticker, *part) for ticker in ("BTC/USDT.SIM", "ETH/USDT.SIM") for part in run.periods
+    ]
+    assert [run.own_file(index) for index in (0, 1)] == [
+        Path("/rows/BTC_USDT.SIM.1h.parquet"),
+        Path("/rows/BTC_USDT.SIM.1m.parquet"),
+    ]
+    assert run.count == 6 and run_from(json.loads(json.dumps(run.as_json()))) == run
 
 
 @pytest.mark.parametrize(
@@ -68,9 +82,9 @@ def test_a_run_survives_json() -> None:
         assert run_from(json.loads(json.dumps(run.as_json()))) == run
 
 
-@pytest.mark.parametrize("damage", [{"format": 2}, {"span": None}, {"shown": {"more": 1}}, {"tickers": None}])
+@pytest.mark.parametrize("damage", [{"format": 1}, {"periods": None}, {"shown": {"more": 1}}, {"tickers": None}])
 def test_run_of_another_version_is_refused(damage: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"it has format 2|it is damaged"):
+    with pytest.raises(ValueError, match=r"it has format 1|it is damaged"):
         run_from(RUN.as_json() | damage)
 
 
