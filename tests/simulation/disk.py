@@ -1,7 +1,8 @@
-"""A database in memory that outlives its processes: what was not synced at a kill is lost.
+"""The file of a relay's store, in memory, which outlives its processes: what was not synced at a kill is lost.
 
 Batches reach the file when a sync of drawn length is over, in the order in which they were given, by the product's own
-transaction. A kill during the sync loses the group; a kill right behind it leaves a group of which nobody was told.
+transaction. A kill during the sync loses the group; a kill right behind it leaves a group of which nobody was told. As
+in the product, a group waits while the disk has no space, and any other failed write ends the process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dexorder_common.storage.durable_sqlite import open_durable
+from dexorder_common.storage.durable_sqlite import SPACE_SECONDS, open_durable
+from dexorder_relay.store.database import Store
 from dexorder_relay.store.schema import STEPS
 from dexorder_relay.store.writer import MAX_GROUP_SIZE, Batch, GivenBatches, Work, run_group
 from tests.simulation.loop import Process
@@ -29,18 +31,23 @@ def _empty_file() -> bytes:
     return connection.serialize()
 
 
+async def _pass(process: Process, what: str) -> None:
+    """Do nothing at a point at which a kill would matter."""
+
+
 class Disk:
     """The file of one store, through all lives of its process.
 
     Attributes:
         sync_seconds: Shortest and longest time of a sync.
-        is_full: Every write fails.
+        is_full: There is no space for a write.
+        is_broken: Every write fails.
         backup: An older copy of the file.
     """
 
-    def __init__(self, random: Random, moment: Moment) -> None:
+    def __init__(self, random: Random, moment: Moment = _pass) -> None:
         self.sync_seconds = (0.001, 0.03)
-        self.is_full = False
+        self.is_full = self.is_broken = False
         self.backup: bytes | None = None
         self.moment = moment
         self.random = random
@@ -56,9 +63,13 @@ class Disk:
         assert self.backup is not None
         self.connection.deserialize(self.backup)
 
-    def writer(self, process: Process) -> Writer:
-        """Return the writer of a new life of the process."""
-        return Writer(self, process)
+    def rows(self, sql: str) -> list[Any]:
+        """Return the rows of a query over what is durable."""
+        return self.connection.execute(sql).fetchall()
+
+    def store(self, process: Process, now_ns: int) -> Store:
+        """Open the file for a new life of the process."""
+        return Store(Path("relay.db"), None, now_ns, open_writer=lambda *_: Writer(self, process))
 
 
 class Writer:
@@ -97,8 +108,10 @@ class Writer:
                 await asyncio.sleep(self._disk.random.uniform(*self._disk.sync_seconds))
                 await self._disk.moment(self._process, "before a write is on disk")
             try:
+                if is_write and self._disk.is_broken:
+                    raise sqlite3.OperationalError("disk I/O error")
                 if is_write and self._disk.is_full:
-                    raise sqlite3.OperationalError("database or disk is full")
+                    await self._wait_for_space()
                 results = run_group(self.connection, group)
             except sqlite3.Error as error:
                 self._batches.fail(error, [*group, *self._waiting])
@@ -106,3 +119,9 @@ class Writer:
             if is_write:
                 await self._disk.moment(self._process, "when a write is on disk, before its answer")
             self._batches.resolve(group, results)
+
+    async def _wait_for_space(self) -> None:
+        self._batches.fill(True)
+        while self._disk.is_full:  # noqa: ASYNC110
+            await asyncio.sleep(SPACE_SECONDS)
+        self._batches.fill(False)

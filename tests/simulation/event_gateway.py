@@ -33,7 +33,7 @@ from dexorder_gateway.events.sessions.session import UserSession
 from dexorder_gateway.events.sessions.session_frames import OpenedFrame
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
 from dexorder_gateway.events.store import schema
-from dexorder_gateway.events.store.event_log import EventLog
+from dexorder_gateway.events.store.event_log import EventLog, Replay
 from dexorder_gateway.events.store.outbox import EventOutbox
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from tests.simulation.loop import SECOND_NS, Process
@@ -155,10 +155,25 @@ class Stream:
 
 
 class MemoryLog(EventLog):
-    """Reader of an outbox in memory."""
+    """Reader of an outbox in memory.
 
-    def __init__(self, uri: str) -> None:
+    Args:
+        passed_over: Gets users and positions of the events that had ended when a session without a cursor began; it
+            shows what waits, and what is new.
+    """
+
+    def __init__(self, uri: str, passed_over: set[tuple[str, int]]) -> None:
         self._uri = uri
+        self._passed_over = passed_over
+
+    def replay(self, epoch: str, user_id: str, cursor: Cursor | None, newest: int, *, reset: bool) -> Replay:
+        """See `EventLog`."""
+        found = super().replay(epoch, user_id, cursor, newest, reset=reset)
+        sql = "SELECT sequence FROM events WHERE user_id = ? AND sequence BETWEEN ? AND ? AND status != 1"
+        with self._open() as db:
+            ended = db.execute(sql, (user_id, found.sequence + 1, found.waiting_to)).fetchall()
+        self._passed_over.update((user_id, sequence) for (sequence,) in ended)
+        return found
 
 
 class _Cycles:
@@ -217,6 +232,7 @@ class EventGateway:
         providers: Providers,
         containers: Containers,
         streams: Mapping[str, Stream],
+        passed_over: set[tuple[str, int]],
     ) -> None:
         self.run = run
         self.process = process
@@ -227,6 +243,7 @@ class EventGateway:
         self._providers = providers
         self._containers = containers
         self._streams = streams
+        self._passed_over = passed_over
 
     async def main(self, users: Iterable[str], people: Mapping[str, Contacts]) -> None:
         """Run until the process is killed, with these contacts in place of those that are stored."""
@@ -238,7 +255,7 @@ class EventGateway:
         dispatcher = EventDispatcher(
             processor,
             self.sockets,
-            MemoryLog(disk.uri),
+            MemoryLog(disk.uri, self._passed_over),
             self.sockets._containers,
             clock,
             lambda cycle, ended: _Cycles(self, cycle, ended),

@@ -38,7 +38,7 @@ class WindowRun:
         self.gateway = Process("gateway")
         containers = Containers([_Entry(container=NAME, curve=(key_of(NAME),), users="*")])
         disk, providers = SqliteDisk(f"window-{seed}"), Providers(run, run.generator("providers"))
-        gateway = EventGateway(run, self.gateway, self.wires, disk, providers, containers, {})
+        gateway = EventGateway(run, self.gateway, self.wires, disk, providers, containers, {}, set())
         run.loop.spawn(self.gateway, gateway.main((), {}))
         run.loop.spawn(Process(NAME), self._container())
         run.loop.spawn(Process("stalls"), self._stall(self.gateway))

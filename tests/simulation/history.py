@@ -200,7 +200,10 @@ class Chain:
         elif kind == "exchange":
             self.parts.on_work = self._strike
         elif kind == "disk":
-            self._for(dice.uniform(1, 40), "full disk", partial(self._fill, True), partial(self._fill, False))
+            if dice.random() < 0.5:
+                self._for(dice.uniform(1, 40), "full disk", partial(self._fill, True), partial(self._fill, False))
+            else:
+                self._for(dice.uniform(1, 20), "broken disk", partial(self._break, True), partial(self._break, False))
         elif self.relay.disk.backup is None:
             self.relay.disk.copy()
             self.run.note("the relay's file is copied")
@@ -256,11 +259,14 @@ class Chain:
     def _fill(self, is_full: bool) -> None:
         self.relay.disk.is_full = is_full
 
+    def _break(self, is_broken: bool) -> None:
+        self.relay.disk.is_broken = is_broken
+
     def _clear(self) -> None:
         self.run.network.weather = Weather()
         self.parts.on_work = lambda name: None
         self.parts.refusing.clear()
-        self.relay.disk.is_full = False
+        self.relay.disk.is_full = self.relay.disk.is_broken = False
 
     def _for(self, seconds: float, what: str, begin: object, end: object) -> None:
         async def last() -> None:
@@ -286,8 +292,10 @@ class Chain:
         if not self.is_calm:
             return False
         engine = self.relay.engine
+        if engine is None or engine.context.state.requests:
+            return False
         ended = all(each.notification for client in self.clients for each in client.asked.values())
-        return ended and engine is not None and not self.provisional() and not engine.context.state.requests
+        return ended and not self.provisional()
 
     def known(self, request_id: str) -> Asked | None:
         """Return a request of a client."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -23,7 +22,7 @@ from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.requests.context import Context
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
 from dexorder_relay.triggers.triggers import RegisteredTriggers
-from tests.simulation.live.relay import SyncedStore, empty_disk
+from tests.simulation.disk import Disk
 from tests.simulation.loop import Process
 from tests.simulation.network import CallFailed, Handler
 from tests.simulation.run import Run
@@ -51,6 +50,7 @@ class TriggersRelay:
     Attributes:
         follower: Gets the changes of triggers.
         kills_at_next_call: Kill the process about the commit of the next call that writes.
+        disk: Keeps its file.
         issued: Dispatches whose records count, by id.
     """
 
@@ -62,7 +62,7 @@ class TriggersRelay:
         self.kills_at_next_call = False
         self.issued = {each.dispatch_id: each for each in dispatches}
         self._random = run.generator("relay")
-        self._disk = empty_disk()
+        self.disk = Disk(run.generator("trigger disk"))
         self._stream = 0
         self._arrives_s = 0.0
 
@@ -82,23 +82,18 @@ class TriggersRelay:
             if self.follower:
                 self.follower.inbox.put_nowait(None)
 
-    def image(self) -> bytes:
-        """Return a copy of the file."""
-        return self._disk.serialize()
-
-    def restore(self, image: bytes) -> None:
-        """Replace the file by an earlier copy."""
+    def restore(self) -> None:
+        """Replace the file by its earlier copy."""
         self.run.note("relay: the file is replaced by an older copy")
-        self._disk = sqlite3.connect(":memory:", isolation_level=None)
-        self._disk.deserialize(image)
+        self.disk.restore()
 
     def rows(self, sql: str) -> list[Any]:
         """Return the rows of a query over what is durable."""
-        return self._disk.execute(sql).fetchall()
+        return self.disk.rows(sql)
 
     async def _main(self) -> None:
         clock = self.run.clock(self.process)
-        store = SyncedStore(self._disk, self._random, clock.wall_ns())
+        store = self.disk.store(self.process, clock.wall_ns())
         nothing = cast(Any, None)
         context = Context(_SETTINGS, frozenset({VENUE}), nothing, store, nothing, clock, _METRICS)
         engine = cast(

@@ -87,7 +87,6 @@ class TriggersRun:
         self.files = MemoryFiles(run.generator("files"))
         self.relay = TriggersRelay(run, self._answer_dispatches())
         self.process: Process | None = None
-        self.copy: bytes | None = None
         self.is_restored = self.is_quiet = self.is_over = False
         self._ends: dict[str, int] = defaultdict(lambda: run.clock(Process("market")).wall_ns())
         self._pages = 0
@@ -174,10 +173,10 @@ class TriggersRun:
         elif kind == "loss":
             weather.lost = random.choice((0.0, 0.1, 0.4))
         elif kind == "copy":
-            self.copy = self.relay.image()
-        elif kind == "restore" and self.copy:
+            self.relay.disk.copy()
+        elif kind == "restore" and self.relay.disk.backup:
             self.relay.kill()
-            self.relay.restore(self.copy)
+            self.relay.restore()
             self.is_restored = True
             self._later(random.uniform(0.5, 5.0), self.relay.start)
 

@@ -21,6 +21,7 @@ from tests.simulation.chain.relay import POLL, POLL_SECONDS
 from tests.simulation.network import CallFailed
 
 _HISTORY, _OPERATOR = "/dexorder.relay.v1.HistoryService/", "/dexorder.relay.v1.OperatorService/"
+_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 ASK_SECONDS = 300.0
 
 
@@ -102,7 +103,7 @@ class Client:
             try:
                 return await self.parts.run.network.call("relay", method, message, timeout=30.0)
             except CallFailed as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                if error.code() not in _AGAIN:
                     raise
             await asyncio.sleep(2.0)
 

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.rpc.history_messages import decode_issued_dispatch
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.pipeline.controls import Rules
+from dexorder_spark.pipeline.controls import DECODED, Rules
 from dexorder_spark.pipeline.decode import decode_record
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.place import SourcePlace
@@ -30,10 +30,7 @@ from tests.simulation.table import TableBatch
 SOURCE = "udsource"
 _SERVICE = "/dexorder.relay.v1.PipelineService/"
 MOST_RECORDS = 20
-_FIELDS = (
-    *("dispatch_id", "ticker", "period_seconds", "start_ns", "end_ns", "fetched_ns", "empty", "evidence", "reason"),
-    *("rows", "first_us", "last_us", "status", "error_message", "total_records"),
-)
+_FIELDS = [field.name for field in DECODED.field("control").type]
 
 
 class Driver:

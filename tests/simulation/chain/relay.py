@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, cast
 
 from google.protobuf.message import Message
@@ -26,7 +25,7 @@ from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import Store
 from tests.simulation.chain.parts import Parts
-from tests.simulation.chain.rpc import serve
+from tests.simulation.chain.rpc import handler_of, serve
 from tests.simulation.exchange.history import LISTED
 from tests.simulation.loop import Process
 
@@ -59,7 +58,7 @@ class Relay:
         self.engine = None
         parts, clock = self.parts, self.parts.run.clock(process)
         random = parts.supervisor.generator(process)
-        store = Store(Path("relay.db"), None, clock.wall_ns(), open_writer=lambda *_: self.disk.writer(process))
+        store = self.disk.store(process, clock.wall_ns())
         numbers = DispatchNumbers(lambda: f"{random.getrandbits(64):016x}")
         state, table = empty_state(SETTINGS, numbers), cast(Any, parts.table)
         context = Context(SETTINGS, frozenset({LISTED}), state, store, table, clock, _METRICS, random)
@@ -91,7 +90,7 @@ class Relay:
         serve(network, process, f"{_SERVICES}HistoryService", rpcs, "SubmitHistorical", "GetRequest", "CancelRequest")
         serve(network, process, f"{_SERVICES}OperatorService", rpcs, "RefreshHistorical")
 
-        async def poll(request: history_pb.WatchNotificationsRequest) -> Message:
+        async def poll(request: history_pb.WatchNotificationsRequest, _: object) -> Message:
             """Return the first notification after a cursor, or a reset; after a while, that there is none."""
             found = history_pb.WatchNotificationsResponse()
             try:
@@ -106,7 +105,7 @@ class Relay:
                 pass
             return found
 
-        network.serve(process, POLL, poll)
+        network.serve(process, POLL, handler_of(poll))
 
 
 async def _fail_stop(store: Store) -> None:

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from dexorder_common.model.errors import SuiteError
 from tests.simulation.loop import Process
-from tests.simulation.network import CallFailed, Network
+from tests.simulation.network import CallFailed, Handler, Network
 
 
 class Channel:
@@ -45,13 +45,15 @@ def channel(network: Network, target: str) -> grpc.aio.Channel:
 def serve(network: Network, process: Process, service: str, servicer: object, *methods: str) -> None:
     """Serve methods of a servicer; an error of the suite becomes the status that its server gives it."""
     for name in methods:
-        network.serve(process, f"/{service}/{name}", _handler(getattr(servicer, name)))
+        network.serve(process, f"/{service}/{name}", handler_of(getattr(servicer, name)))
 
 
-def _handler(method: Callable[[Any, Any], Awaitable[Message]]) -> Callable[[Any], Awaitable[Message]]:
+def handler_of(rpc: Callable[[Any, Any], Awaitable[Message]]) -> Handler:
+    """Return what serves a method of a servicer; errors of the suite become the status that its server gives them."""
+
     async def handle(request: Any) -> Message:
         try:
-            return await method(request, None)
+            return await rpc(request, None)
         except SuiteError as error:
             raise CallFailed(grpc.StatusCode[error.code.name], str(error)) from None
 

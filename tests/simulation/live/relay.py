@@ -7,18 +7,14 @@ the process. History is not fetched here; the requests for it are kept.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, Protocol, cast
 
-import grpc
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.dispatch_id import DispatchNumbers, new_dispatch_id
-from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -39,13 +35,10 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_job import Registry
-from dexorder_relay.store.database import Store
-from dexorder_relay.store.logs import advance_sequences, epoch_of
-from dexorder_relay.store.schema import STEPS
-from dexorder_relay.store.writer import Batch, GivenBatches, Work, run_group
+from tests.simulation.chain.rpc import handler_of
+from tests.simulation.disk import Disk
 from tests.simulation.live.venue import VENUE
 from tests.simulation.loop import Process
-from tests.simulation.network import CallFailed, Handler
 from tests.simulation.run import Run
 
 _METRICS = RelayMetrics(CollectorRegistry())
@@ -64,52 +57,6 @@ class Peer(Protocol):
 
     def connected(self) -> None:
         """Take note of a new connection."""
-
-
-def empty_disk() -> sqlite3.Connection:
-    """Return the database of a relay that has never run."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for step in STEPS:
-        connection.executescript(step)
-    return connection
-
-
-class SyncedWriter:
-    """Writer that syncs what was given after a time; see `Writer`."""
-
-    def __init__(self, disk: sqlite3.Connection, random: Random) -> None:
-        self._batches = GivenBatches()
-        self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
-        self.connection = disk
-        self._disk = disk
-        self._random = random
-        self._unsynced: list[Work] = []
-
-    def give(self, run: Batch, *, writes: bool = True) -> asyncio.Future[Any]:
-        """Keep a batch in memory until the next sync."""
-        return self._batches.add(run, self._put, writes=writes)
-
-    async def close(self) -> None:
-        """Do nothing: processes here are killed."""
-
-    def _put(self, work: Work) -> None:
-        if not self._unsynced:
-            asyncio.get_running_loop().call_later(self._random.uniform(*_SYNC_SECONDS), self._sync)
-        self._unsynced.append(work)
-
-    def _sync(self) -> None:
-        group, self._unsynced = self._unsynced, []
-        self._batches.resolve(group, run_group(self._disk, group))
-
-
-class SyncedStore(Store):
-    """The relay's store on a disk that outlives its processes."""
-
-    def __init__(self, disk: sqlite3.Connection, random: Random, now_ns: int) -> None:
-        advance_sequences(disk, now_ns)
-        self.epoch = epoch_of(disk)
-        self._writer = SyncedWriter(disk, random)
-        self.failed, self.full, self.space = self._writer.failed, self._writer.full, self._writer.space
 
 
 class _Requests:
@@ -147,8 +94,8 @@ class SimulatedRelay:
     """None until it has loaded its state."""
 
     def __post_init__(self) -> None:
-        self._disk = empty_disk()
         self._random = self.run.generator("relay")
+        self._disk = Disk(self.run.generator("live disk"))
         self._dispatcher: JobDispatcher | None = None
 
     def start(self) -> None:
@@ -164,7 +111,7 @@ class SimulatedRelay:
 
     async def _run(self) -> None:
         clock, random = self.run.clock(self.process), self._random
-        store = SyncedStore(self._disk, random, clock.wall_ns())
+        store = self._disk.store(self.process, clock.wall_ns())
         numbers = DispatchNumbers()
         leases = Leases(
             lease_ns=int(_SETTINGS.lease_seconds * SECOND_NS),
@@ -219,7 +166,7 @@ class SimulatedRelay:
             "ReportJobs": pipeline.ReportJobs,
         }
         for method, rpc in served.items():
-            self.run.network.serve(self.process, method, _handler(rpc))
+            self.run.network.serve(self.process, method, handler_of(rpc))
 
         async def push(message: Any) -> Message:
             async def one() -> Any:
@@ -247,13 +194,3 @@ class SimulatedRelay:
             return False
         self.run.network.post(peer.process, lambda: peer.receive(frame))
         return True
-
-
-def _handler(rpc: Callable[[Any, object], Awaitable[Message]]) -> Handler:
-    async def handle(request: Any) -> Message:
-        try:
-            return await rpc(request, None)
-        except SuiteError as error:
-            raise CallFailed(grpc.StatusCode[error.code.name], str(error)) from error
-
-    return handle
