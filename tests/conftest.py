@@ -27,8 +27,17 @@ SHARED = ("smoke_suite", "spark", "kafka")
 """Fixtures of what a run starts once, which the tests that need the same one share on one worker; the mark ``spark``
 counts as its fixture.
 """
+OWN_SUITE = ("tests/smoke/test_kills.py", "tests/smoke/test_udf.py")
+"""Files whose ``smoke_suite`` is a second one, on another worker: all tests of one suite took as long as all others."""
 LONG = ("kafka",)
 """Marks of files whose tests take longer than others."""
+LONGEST = (
+    "tests/smoke/test_funding.py",
+    "tests/newcomer/test_tutorial.py",
+    "tests/smoke/test_source_crashes.py",
+    "tests/integration/spark/cep/test_trigger_process.py",
+)
+"""Files that take a minute or more."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,8 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: `make smoke` collects nothing below tests/unit")
         needs = {*getattr(item, "fixturenames", ()), *(marks & {"spark"})}
         shared = next((name for name in SHARED if name in needs), None)
-        ranks[item] = SHARED.index(shared) if shared else len(SHARED) + (not marks & set(LONG))
-        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+        file = item.nodeid.partition("::")[0]
+        is_short = file not in LONGEST and 1 + (not marks & set(LONG))
+        ranks[item] = SHARED.index(shared) if shared else len(SHARED) + is_short
+        group = f"second_{shared}" if shared == "smoke_suite" and file in OWN_SUITE else shared or file
+        item.add_marker(pytest.mark.xdist_group(group))
         if "spark" in marks:  # the sockets that pyspark leaves to the garbage collector after a collect
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     items.sort(key=lambda item: ranks[item])

@@ -13,6 +13,7 @@ from tests.nightly.fleet import Fleet
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
+@pytest.mark.nightly  # the smoke tests of the gateway do the same at greater length
 def test_three_gateways_join_and_leave(kafka: str, tmp_path: Path) -> None:
     with Fleet(kafka, tmp_path) as fleet:
         first, second = fleet.join(), fleet.join()
@@ -25,6 +26,7 @@ def test_three_gateways_join_and_leave(kafka: str, tmp_path: Path) -> None:
         fleet.finish()
 
 
+@pytest.mark.nightly  # the smoke tests of the gateway do the same
 def test_one_of_two_is_killed(kafka: str, tmp_path: Path) -> None:
     with Fleet(kafka, tmp_path) as fleet:
         first, _ = fleet.join(), fleet.join()

@@ -182,7 +182,7 @@ def test_snapshots_stay_while_the_relay_does_not_say_which_it_has_named(
     append(trading, Oracle(FakeSource()), 3)
     parts.runner.attach(spark)
     parts.clock.advance(DAY_NS)
-    coverage, ohlc = (next(parts.runner.maintain([name])) for name in (COVERAGE.name, OHLC.name))
+    coverage, ohlc = parts.runner.maintain([COVERAGE.name, OHLC.name], dry_run=True)
     assert (coverage.expired_snapshots, ohlc.expired_snapshots) == (2, 0)
 
 

@@ -243,7 +243,12 @@ def test_a_new_table_starts_at_the_acked_offset(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic_id", "more"), [("", 0), ("b", 8), ("a", 8)], ids=["shorter", "longer", "the same topic"]
+    ("topic_id", "more"),
+    [
+        pytest.param("", 0, id="shorter"),
+        pytest.param("b", 8, id="longer", marks=pytest.mark.nightly),
+        pytest.param("a", 8, id="the same topic"),
+    ],
 )
 def test_a_log_that_begins_anew_is_read_from_its_start(rig: Rig, topic_id: str, more: int) -> None:
     oracle, recorder = Oracle(rig.source.fake), Recorder()

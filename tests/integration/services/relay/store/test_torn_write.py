@@ -41,7 +41,14 @@ def submit(stub: Any, numbers: range) -> set[Any]:
     }
 
 
-@pytest.mark.parametrize("how", ["half a frame", "a frame of noise", "zeros"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "half a frame",
+        pytest.param("a frame of noise", marks=pytest.mark.nightly),
+        pytest.param("zeros", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.smoke
 def test_torn_end_of_the_log_loses_nothing_that_was_answered(tmp_path: Path, how: str) -> None:
     port = free_port()
