@@ -1,11 +1,13 @@
 """Each call that is answered with "it is on disk" waits for its commit: while the disk takes nothing, nobody is told.
 
 Submissions and dispatches have such tests in `requests/test_submitter.py`. A request's end is told by streams and
-records that read the database, behind its commit; its trace is not, so it is looked at here.
+records that read the database, behind its commit; its trace is not, so it is looked at here. `PLACES` has each commit
+in the relay's code with what is told after it.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,9 +16,11 @@ from typing import Any
 
 import pytest
 
+import dexorder_relay
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_pb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as trigger_pb
@@ -29,7 +33,7 @@ from tests.series_messages import series
 from tests.unit.services.relay.harness import ERROR, TICKER, Suite, at, page, suite
 from tests.unit.services.relay.realtime.worker import at_work, resume, start, subscription
 from tests.unit.services.relay.requests.test_instruments import market
-from tests.unit.services.relay.triggers.test_trigger_rpc import register
+from tests.unit.services.relay.triggers.test_trigger_rpc import event, register
 
 Call = Callable[[], Awaitable[Any]]
 MINUTE_NS = 60 * SECOND_NS
@@ -137,6 +141,28 @@ async def udf_to_stop(s: Suite) -> Call:
     return lambda: udf_rpc.UdfRegistryServiceStub(s.channel).StopUdf(udf_pb.StopUdfRequest(name="mine"))
 
 
+async def trigger_events(s: Suite) -> Call:
+    await register(s, "t")
+    (known,) = (await s.relay.trigger.ListTriggers(trigger_pb.ListTriggersRequest())).triggers
+    fired = event("e", known.registration)
+    return lambda: s.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=[fired]))
+
+
+async def coverage_to_repair(s: Suite) -> Call:
+    _, sent = await s.dispatched("r", 0, 10)
+    s.pipeline.write(range(9))
+    await s.pipeline.report(pages=[page(sent.job_id, 0, 10)])
+    wanted = operator_pb.RepairCoverageRequest(series=series(TICKER, 60), start_ns=at(0), end_ns=at(10))
+
+    async def repaired() -> None:
+        async for answer in s.relay.operator.RepairCoverage(wanted):
+            if answer.HasField("result"):
+                return
+        raise AssertionError("the stream has no result")
+
+    return repaired
+
+
 async def trigger_to_register(s: Suite) -> Call:
     await start(s, "b")
     return lambda: register(s, "t")
@@ -161,7 +187,95 @@ CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
     (udf_to_stop, 0),
     (trigger_to_register, 0),
     (trigger_to_delete, 0),
+    (trigger_events, 0),
+    (coverage_to_repair, 0),
 ]
+AFTER, SUBMITTER = "test_call_is_answered_after_its_commit[{}]", "requests/test_submitter.py::{}"
+ORDER = "nobody is told, and what follows from it is given to the writer behind it"
+PLACES = {
+    "broker/dispatcher.py JobDispatcher.run await": SUBMITTER.format("test_a_dispatch_is_on_disk_before_it_is_sent"),
+    "broker/dispatcher.py JobDispatcher._send": ORDER,
+    "broker/dispatcher.py JobDispatcher.complete": ORDER,
+    "broker/dispatcher.py JobDispatcher.give_back": ORDER,
+    "broker/upkeep.py Upkeep._plan_on await": ORDER,
+    "realtime/jobs.py RealtimeJobs.start await": AFTER.format("subscribed"),
+    "realtime/jobs.py RealtimeJobs.start await 2": AFTER.format("other_subscribed"),
+    "realtime/jobs.py RealtimeJobs.stop await": AFTER.format("to_unsubscribe"),
+    "realtime/jobs.py RealtimeJobs.resume": ORDER,
+    "realtime/jobs.py RealtimeJobs.report await": AFTER.format("candles_in_kafka"),
+    "realtime/jobs.py RealtimeJobs.landed await": AFTER.format("candles_in_the_table"),
+    "realtime/jobs.py RealtimeJobs.tick await": ORDER,
+    "realtime/jobs.py RealtimeJobs._repeat_history await": ORDER,
+    "realtime/jobs.py RealtimeJobs._submit_history await": ORDER,
+    "requests/completion.py Completion._decide await": ORDER,
+    "requests/completion.py Completion._cut_short await": "test_the_end_of_a_request_is_told_after_its_commit",
+    "requests/completion.py Completion._finish await": "test_the_end_of_a_request_is_told_after_its_commit",
+    "requests/instruments.py Instruments.report await": AFTER.format("instruments"),
+    "requests/jobs.py HistoryJobs.report_page await": AFTER.format("page_in_kafka"),
+    "requests/jobs.py HistoryJobs.report_jobs await": AFTER.format("page_in_the_table"),
+    "requests/outcome.py OutcomeDecider._replace await": ORDER,
+    "requests/submitter.py Submitter._refetch await": AFTER.format("coverage_to_repair"),
+    "requests/submitter.py Submitter._accept": SUBMITTER.format("test_queued_is_on_disk_before_it_is_answered"),
+    "service/udfs.py UdfRpcs.StartUdf await": AFTER.format("udf_to_start"),
+    "service/udfs.py UdfRpcs.StopUdf await": AFTER.format("udf_to_stop"),
+    "start.py load await": "the relay serves when it has loaded",
+    "triggers/alerts.py AlertSender._send_some await": ORDER,
+    "triggers/triggers.py RegisteredTriggers.register await": AFTER.format("trigger_to_register"),
+    "triggers/triggers.py RegisteredTriggers.delete await": AFTER.format("trigger_to_delete"),
+    "triggers/triggers.py RegisteredTriggers.report await": AFTER.format("trigger_events"),
+    "verification/rechecker.py Rechecker._second_look await": ORDER,
+}
+"""Each call of ``store.commit`` and ``store.write``, whether it is awaited there, and the test that holds it back."""
+
+
+class Commits(ast.NodeVisitor):
+    """Finds the places of a module, as `PLACES` names them."""
+
+    def __init__(self, module: str) -> None:
+        self.found: list[str] = []
+        self._module, self._names = module, list[str]()
+        self._awaited = set[ast.AST]()
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._inside(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._inside(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._inside(node)
+
+    def visit_Await(self, node: ast.Await) -> None:
+        self._awaited.add(node.value)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = ast.unparse(node.func)
+        if called.rpartition(".")[2] in ("commit", "write") and called.split(".")[-2].endswith("store"):
+            place = f"{self._module} {'.'.join(self._names)}{' await' * (node in self._awaited)}"
+            again = sum(each == place or each.startswith(f"{place} ") for each in self.found)
+            self.found.append(f"{place} {again + 1}" if again else place)
+        self.generic_visit(node)
+
+    def _inside(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._names.append(node.name)
+        self.generic_visit(node)
+        self._names.pop()
+
+
+def test_every_commit_of_the_relay_has_a_test_in_which_it_is_held_back() -> None:
+    package, found = Path(dexorder_relay.__file__).parent, list[str]()
+    for path in sorted(package.rglob("*.py")):
+        commits = Commits(str(path.relative_to(package)))
+        commits.visit(ast.parse(path.read_text()))
+        found += commits.found
+    assert sorted(found) == sorted(PLACES)
+    here = Path(__file__)
+    for test in set(PLACES.values()) - {ORDER, PLACES["start.py load await"]}:
+        path, _, name = test.rpartition("::")
+        name, _, case = name.partition("[")
+        assert f"async def {name}(" in (here.parent / path if path else here).read_text()
+        assert not case or case.rstrip("]") in {prepare.__name__ for prepare, _ in CASES}
 
 
 @pytest.mark.parametrize(("prepare", "commits_before"), CASES, ids=[prepare.__name__ for prepare, _ in CASES])
@@ -192,14 +306,16 @@ async def test_the_end_of_a_request_is_told_after_its_commit(
         cancelled = asyncio.ensure_future(
             s.relay.history.CancelRequest(history_pb.CancelRequestRequest(request_id="r"))
         )
+        again = asyncio.ensure_future(s.relay.history.CancelRequest(history_pb.CancelRequestRequest(request_id="r")))
         finished = asyncio.ensure_future(s.finished("r"))
         notified = asyncio.ensure_future(s.notification("HISTORY_READY:r"))
         try:
             assert await asyncio.to_thread(disk.reached.wait, 60)
-            ended, _ = await asyncio.wait({cancelled, finished, notified}, timeout=0.3)
+            ended, _ = await asyncio.wait({cancelled, again, finished, notified}, timeout=0.3)
             assert not ended and not told
         finally:
             disk.release()
         assert (await cancelled).record.state == history_pb.REQUEST_STATE_FINISHED
+        assert (await again).record.state == history_pb.REQUEST_STATE_FINISHED
         assert (await finished).status == ERROR and await notified
         assert told == ["trace"]
