@@ -148,8 +148,8 @@ def _disk(options: SuiteOptions) -> Iterator[Finding]:
 
 def _sqlite(_: SuiteOptions) -> Iterator[Finding]:
     bug = (
-        "; the connections of relay.db and events.db take turns because of its WAL-reset bug (mended in 3.51.3); for a "
-        "local catalog.db with many writers use a newer Python, or a catalog on a server"
+        "; because of its WAL-reset bug (mended in 3.51.3) the connections of relay.db and events.db take turns, and a "
+        "local catalog.db has a rollback journal"
     )
     yield Finding("SQLite", True, f"{sqlite3.sqlite_version}{'' if RESET_IS_SAFE else bug}")
 

@@ -26,6 +26,7 @@ from dexorder.setup.java import find_java, java_env
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.errors import Conflict, InvalidRequest
 from dexorder_common.packages import import_roots
+from dexorder_common.storage.durable_sqlite import shared_journal_mode
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.runtime.class_archive import home_environment
 from dexorder_spark.runtime.package import write_packages
@@ -264,7 +265,7 @@ def jdbc_properties(uri: str) -> dict[str, str]:
     backend = url.get_backend_name()
     if backend == "sqlite" and url.database and url.database != ":memory:":
         path = Path(url.database).absolute()
-        return {"uri": f"jdbc:sqlite:{path}?busy_timeout={_BUSY_TIMEOUT_MS}&journal_mode=WAL"}
+        return {"uri": f"jdbc:sqlite:{path}?busy_timeout={_BUSY_TIMEOUT_MS}&journal_mode={shared_journal_mode()}"}
     if backend == "postgresql" and url.host:
         plain = url._replace(drivername="postgresql", username=None, password=None)
         given = {"jdbc.user": url.username, "jdbc.password": url.password}

@@ -8,6 +8,7 @@ never changed in place, so tables share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,9 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 from pyiceberg.typedef import IcebergBaseModel, Identifier
+from sqlalchemy.engine import make_url
+
+from dexorder_common.storage.durable_sqlite import leave_unsafe_wal
 
 _CHEAP = (AddSnapshotUpdate, SetSnapshotRefUpdate, RemoveSnapshotRefUpdate)
 """Updates that leave schema and layout as they are, so that no copy has to be checked."""
@@ -40,6 +44,8 @@ class LakeCatalog(SqlCatalog):
     """Catalog in SQLite or PostgreSQL that keeps the metadata of each table as it has last seen them."""
 
     def __init__(self, name: str, **properties: str) -> None:
+        if (uri := properties.get("uri", "")).startswith("sqlite") and (database := make_url(uri).database):
+            leave_unsafe_wal(Path(database))
         super().__init__(name, **properties)
         self._kept: dict[Identifier, Table] = {}
         self._texts: dict[UUID, tuple[_JsonList, _JsonList]] = {}

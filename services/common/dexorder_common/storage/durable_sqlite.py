@@ -1,7 +1,8 @@
 """SQLite files with durable commits: WAL with ``synchronous=FULL``, so that every commit is an fsync.
 
 SQLite before 3.51.3 may damage a file in WAL mode when one connection starts the log again while another one commits or
-checkpoints (its WAL-reset bug). There, the connection for checkpoints and the one that writes take turns.
+checkpoints (its WAL-reset bug). There, the connection for checkpoints and the one that writes take turns, and a file
+with writers in several processes has a rollback journal instead of a WAL.
 """
 
 from __future__ import annotations
@@ -118,6 +119,18 @@ class DiskSpace:
                 is_full = True
                 self.on_change(True)
             self._given_up.wait(SPACE_SECONDS)
+
+
+def shared_journal_mode() -> str:
+    """Return the journal mode of a file with writers in several processes, which can't take turns."""
+    return "WAL" if RESET_IS_SAFE else "DELETE"
+
+
+def leave_unsafe_wal(path: Path) -> None:
+    """Give a file of several processes a rollback journal where a WAL is unsafe, unless one of them uses it now."""
+    if path.is_file() and not RESET_IS_SAFE:
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0.1)) as db:
+            db.execute("PRAGMA journal_mode = DELETE")
 
 
 @contextmanager

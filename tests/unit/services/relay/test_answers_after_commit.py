@@ -272,9 +272,9 @@ def test_every_commit_of_the_relay_has_a_test_in_which_it_is_held_back() -> None
     assert sorted(found) == sorted(PLACES)
     here = Path(__file__)
     for test in set(PLACES.values()) - {ORDER, PLACES["start.py load await"]}:
-        path, _, name = test.rpartition("::")
+        other, _, name = test.rpartition("::")
         name, _, case = name.partition("[")
-        assert f"async def {name}(" in (here.parent / path if path else here).read_text()
+        assert f"async def {name}(" in (here.parent / other if other else here).read_text()
         assert not case or case.rstrip("]") in {prepare.__name__ for prepare, _ in CASES}
 
 

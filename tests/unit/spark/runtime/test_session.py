@@ -8,6 +8,7 @@ import pytest
 
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.errors import Conflict, InvalidRequest
+from dexorder_common.storage.durable_sqlite import shared_journal_mode
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.runtime import class_archive
 from dexorder_spark.runtime.class_archive import home_environment, write_home
@@ -57,7 +58,10 @@ SQL = {"type": "sql", "uri": "postgresql://db/lake", "warehouse": "s3://lake/w"}
 @pytest.mark.parametrize(
     ("uri", "found"),
     [
-        ("sqlite:////data/catalog.db", {"uri": "jdbc:sqlite:/data/catalog.db?busy_timeout=10000&journal_mode=WAL"}),
+        (
+            "sqlite:////data/catalog.db",
+            {"uri": f"jdbc:sqlite:/data/catalog.db?busy_timeout=10000&journal_mode={shared_journal_mode()}"},
+        ),
         (
             "postgresql+psycopg2://me:pass%20word@db:5433/iceberg",
             {"uri": "jdbc:postgresql://db:5433/iceberg", "jdbc.user": "me", "jdbc.password": "pass word"},

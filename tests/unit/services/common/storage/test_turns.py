@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.storage import durable_sqlite
-from dexorder_common.storage.durable_sqlite import background_checkpoints, open_durable, turns
+from dexorder_common.storage.durable_sqlite import background_checkpoints, open_durable, shared_journal_mode, turns
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, QueuedRow
 from dexorder_gateway.events.store import outbox as outboxes
 from tests.unit.services.gateway.events.samples import event
@@ -67,3 +69,24 @@ def test_checkpoints_go_on_without_turns(tmp_path: Path, monkeypatch: pytest.Mon
                 pass
         other.close()
     db.close()
+
+
+@pytest.mark.parametrize(("is_safe", "mode"), [(False, "delete"), (True, "wal")])
+def test_a_catalog_of_several_processes_has_no_wal_where_that_is_unsafe(
+    is_safe: bool, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def journal_mode() -> str:
+        with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
+            return str(db.execute("PRAGMA journal_mode").fetchone()[0])
+
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
+        assert db.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)  # as an earlier version has left it
+        db.execute("BEGIN")
+        db.execute("SELECT * FROM sqlite_master").fetchall()
+        monkeypatch.setattr(durable_sqlite, "RESET_IS_SAFE", is_safe)
+        first = CatalogSettings.local(tmp_path).load()
+        first.create_namespace("a")
+        first.close()
+        assert journal_mode() == "wal", "it is in use"
+    CatalogSettings.local(tmp_path).load().create_namespace("b")
+    assert journal_mode() == mode == shared_journal_mode().lower()
