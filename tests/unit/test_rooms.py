@@ -20,7 +20,7 @@ LAYERS = {
     "dexorder": "__main__ | demo | cli | cli/history cli/live cli/events cli/udf cli/suite | cli/rows"
     " | cli/terminal | client events | charts | rows | udf/functions | udf | supervisor | setup | errors",
     "dexorder_cep": "run | compile | language",
-    "dexorder_common": "exchanges | rpc | kafka lake messaging storage metrics"
+    "dexorder_common": "exchanges | rpc | kafka lake messaging metrics | storage"
     " | config | tracing logs | model clock packages",
     "dexorder_exchange_sim": "__main__ | server | .",
     "dexorder_gateway": "__main__ | server | events/server | events/service events/publisher_service | events/sessions"
