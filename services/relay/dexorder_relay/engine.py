@@ -39,6 +39,7 @@ from dexorder_relay.triggers.backtest import Backtests
 from dexorder_relay.triggers.text_checks import TextChecks
 from dexorder_relay.triggers.triggers import RegisteredTriggers
 from dexorder_relay.verification.mending import TableMender
+from dexorder_relay.verification.newest_values import NewestValues
 from dexorder_relay.verification.rechecker import Rechecker
 from dexorder_relay.verification.value_verification import ValueVerifier
 from dexorder_relay.verification.verification import Verifier
@@ -91,6 +92,8 @@ class RelayEngine:
         self.verifier = Verifier(context, self.submitter, TableMender(tables), values)
         self.rechecker = Rechecker(context, self.submitter, values)
         context.look_again = self.rechecker.look
+        self.newest = NewestValues(context, self.submitter, values)
+        context.changed_values, context.request_ends = self.newest.changed, self.newest.ended
 
     async def run(self, sender: IngestorSender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
@@ -100,6 +103,7 @@ class RelayEngine:
             tasks.create_task(self.upkeep.run(TICK_SECONDS))
             tasks.create_task(self._tick_realtime())
             tasks.create_task(self.rechecker.run())
+            tasks.create_task(self.newest.run())
             tasks.create_task(self.triggers.run())
             tasks.create_task(self._alerts.run())
             tasks.create_task(self._forget())

@@ -173,7 +173,8 @@ class Outcome:
         end_ns: End of the answer, exclusive: that of the request or, where ``limit`` was reached, of the last candle.
         snapshot_id: Snapshot of the table at which ``row_count`` was counted; None if the table has none.
         provisional: The verified-empty ranges whose absence is not final; the relay has them queried again.
-        revised: Ranges that were verified empty before and now have candles; only of requests of the relay itself.
+        revised: Ranges that were verified empty before and now have candles, or whose values have changed; only of
+            requests of the relay itself.
     """
 
     status: RequestStatus

@@ -107,6 +107,7 @@ class Completion:
     async def _finish(self, live: LiveRequest, outcome: Outcome, changes: Changes) -> None:
         live.ending = True
         context, request = self._context, live.request
+        context.request_ends(live, outcome)
         changes.append(RequestEnded(request, outcome, progress(context.state, live, outcome.end_ns)))
         topics = [*request.topics, *self._revise(live, outcome, changes)]
         job_traces = [context.state.jobs[job_id].trace for job_id in live.jobs]
@@ -137,12 +138,14 @@ class Completion:
         changes.append(AbsencesChanged(request.series, change))
         if not outcome.revised:
             return []
+        found = state.coverage[request.series].found
+        turned_up = [part for each in outcome.revised for part in found.within(each)]
         for part in outcome.revised:
-            diff = state.coverage[request.series].found.remove(part)
+            diff = found.remove(part)
             changes.append(RangesChanged(request.series, "found", diff))
         changes.append(RequestRevised(request, outcome.revised))
-        log.warning("candles turned up", request_id=request.request_id, **request.series.encode())
+        log.warning("candles turned up or changed", request_id=request.request_id, **request.series.encode())
         self._context.metrics.revised.labels(request.series.exchange).inc(
-            total_periods(outcome.revised, request.period_seconds)
+            total_periods(turned_up, request.period_seconds)
         )
         return [f"REVISED:{request.ticker}", *self._context.signals.listened("RESPONSE:")]

@@ -19,7 +19,8 @@ from typing import Any
 
 from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.history import HistoryRequest, Outcome
+from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.access import CallerQuotas
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
@@ -81,6 +82,10 @@ async def _no_look(_: LiveRequest) -> None:
     return
 
 
+async def _no_change(_: HistoryRequest) -> list[TimeRange]:
+    return []
+
+
 @dataclass
 class Context:
     """Belongs to one event loop.
@@ -91,6 +96,8 @@ class Context:
         wake: Set when a queued job and a free slot may be available at the same time.
         tasks: The engine's task group while it runs.
         stop_work: Tells ingestors that the work of a request is not needed any more.
+        changed_values: Returns the candles whose values a request of the relay has changed.
+        request_ends: Called when a request has its outcome.
         look_again: Asks the exchange about the provisional ranges of a request before its outcome is worked out.
     """
 
@@ -108,6 +115,8 @@ class Context:
     tasks: asyncio.TaskGroup | None = None
     stop_work: Callable[[HistoryRequest], None] = lambda request: None
     look_again: Callable[[LiveRequest], Awaitable[None]] = _no_look
+    changed_values: Callable[[HistoryRequest], Awaitable[list[TimeRange]]] = _no_change
+    request_ends: Callable[[LiveRequest, Outcome], None] = lambda live, outcome: None
 
     def __post_init__(self) -> None:
         self.quotas = CallerQuotas(self.settings.limits(), lambda *labels: self.metrics.refused.labels(*labels).inc())

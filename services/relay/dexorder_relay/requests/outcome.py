@@ -14,7 +14,7 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.history import Outcome
+from dexorder_common.model.history import HistoryRequest, Outcome
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_relay.reading.table_reader import Reading, compare_rows
 from dexorder_relay.requests.context import Context
@@ -78,8 +78,15 @@ class OutcomeDecider:
             snapshot_id=reading.snapshot_id,
             completed_ns=self._clock.wall_ns(),
             provisional=self._state.provisional_in(request.series, reading.span),
-            revised=self._state.coverage[request.series].found.within(reading.span) if request.again else (),
+            revised=await self._revised(request, reading.span),
         )
+
+    async def _revised(self, request: HistoryRequest, span: TimeRange) -> list[TimeRange]:
+        """Return the candles that turned up, or have got other values, since the relay asked about them before."""
+        if not request.again:
+            return []
+        changed = await self._context.changed_values(request)
+        return merge([*self._state.coverage[request.series].found.within(span), *changed])
 
     def _check_settled(self, live: LiveRequest, found: CoverageComparison) -> None:
         """Raise Unavailable if rows are in ranges verified empty that a job queries again.

@@ -256,12 +256,12 @@ class Pipeline:
         OHLC.load_or_create(self.catalog).append(self.rows(minutes, ticker, **values))
         return self.snapshot_id()
 
-    def upsert(self, minutes: Sequence[int]) -> int:
+    def upsert(self, minutes: Sequence[int], **values: Any) -> int:
         """Write one row a minute in place of any that is there; return the snapshot."""
         table, where = self.catalog.load_table(OHLC.name), rows_in(Series(TICKER, 60), TimeRange(at(0), at(1_000_000)))
         found = table.scan(row_filter=where).to_arrow().cast(OHLC.arrow)
         again = pc.is_in(found["open_time"], pa.array(list(map(moment, minutes)), MICROSECONDS))
-        rows = pa.concat_tables([found.filter(pc.invert(again)), self.rows(minutes)])
+        rows = pa.concat_tables([found.filter(pc.invert(again)), self.rows(minutes, **values)])
         replace_rows(table, where, rows, {})
         return self.snapshot_id()
 

@@ -284,7 +284,9 @@ class RequestRecord(_message.Message):
 
     @_builtins.property
     def revised(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges that were verified empty before this request and now have candles. Only of requests of the relay itself."""
+        """Ranges that were verified empty before this request and now have candles, and newest candles whose values the exchange has
+        changed. Only of requests of the relay itself.
+        """
 
     def __init__(
         self,
@@ -643,8 +645,9 @@ class Notification(_message.Message):
 
     @_builtins.property
     def revised(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges that were verified empty before and now have candles. The request is one of the relay itself then; it is
-        announced on REVISED:{ticker} and to every client with an ended request that overlaps it.
+        """Ranges that were verified empty before and now have candles, and newest candles whose values the exchange has changed. The
+        request is one of the relay itself then; it is announced on REVISED:{ticker}, and to every client with an ended request
+        that named a provisional range there.
         """
 
     def __init__(
