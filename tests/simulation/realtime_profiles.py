@@ -70,6 +70,21 @@ _QUIET = (
     UNNUMBERED_LACKING,
 )
 
+RARE = RealtimeProfile(
+    "a trade in some minutes, while socket and REST fail",
+    FaultProfile(
+        (K.BEHIND, K.CACHED, K.DOUBLED),
+        outages=2,
+        seconds=(5.0, 240.0),
+        rest_fails=0.7,
+        rest_kinds=(K.BEHIND, K.LACKS, K.CACHED),
+    ),
+    per_second=(0.001, 0.01),
+    seconds=2_400.0,
+    quiet_seconds=1_200.0,
+    periods=((60,),),
+    kills=1,
+)
 DEAF_AND_BEHIND = RealtimeProfile(
     "a deaf socket, and a replica that is behind",
     FaultProfile(outages=3, outage_kinds=(K.SILENT,), seconds=(30.0, 150.0), rest_fails=0.9),
@@ -130,7 +145,7 @@ PRODUCT = RealtimeProfile(
     kills=1,
     relay_kills=1,
 )
-MENDED = (DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, PRODUCT)
+MENDED = (RARE, DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, PRODUCT)
 """Profiles whose faults last and go together."""
 HOLD = (*_QUIET, *MENDED)
 """Profiles under which every promise holds."""

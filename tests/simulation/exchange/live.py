@@ -9,7 +9,7 @@ from typing import Any
 import ccxt.async_support as ccxt
 
 from tests.simulation.exchange.faults import Fault, FaultKind, FaultPlan
-from tests.simulation.exchange.trades import MS_NS, Executed, FinalCandle, Tape, candles_of
+from tests.simulation.exchange.trades import MS_NS, Executed, FinalCandle, Tape, candles_of, flat
 from tests.simulation.loop import SECOND_NS, START_WALL_NS, Process
 from tests.simulation.run import Run
 
@@ -164,8 +164,15 @@ class Exchange:
 
     def candles(self, symbol: str, timeframe: str, since_ns: int, until_ns: int) -> list[FinalCandle]:
         """Answer a query for candles; they hold the trades that the replica has."""
-        found = candles_of(self._visible(symbol, self._replica()), PERIODS[timeframe])
-        return [candle for open_ns, candle in sorted(found.items()) if since_ns <= open_ns <= until_ns]
+        replica, period_ns = self._replica(), PERIODS[timeframe] * SECOND_NS
+        found, last = [], None
+        traded = candles_of(self._visible(symbol, replica), PERIODS[timeframe])
+        for open_ns in range(
+            min(traded, default=until_ns + 1), min(until_ns, self._view_ns(replica) - 1) + 1, period_ns
+        ):
+            last = traded.get(open_ns) or (last and flat(open_ns, last))
+            found += [last] if last and open_ns >= since_ns else []
+        return found
 
     def _replica(self) -> int:
         replica = self._random.randrange(self.replicas)
@@ -180,13 +187,16 @@ class Exchange:
             self.run.note(f"exchange: an answer of replica {replica}: {kind}")
         return fault
 
+    def _view_ns(self, replica: int) -> int:
+        """Return the time as of which a replica answers now."""
+        if cached := self._strikes(FaultKind.CACHED, replica):
+            return cached.start_ns
+        behind = self._strikes(FaultKind.BEHIND, replica)
+        return self.now_ns - (behind.delay_ns if behind else 0)
+
     def _visible(self, symbol: str, replica: int) -> list[Executed]:
         """Return the trades that a replica shows now."""
-        view_ns, lacks = self.now_ns, (0, 0)
-        if cached := self._strikes(FaultKind.CACHED, replica):
-            view_ns = cached.start_ns
-        elif behind := self._strikes(FaultKind.BEHIND, replica):
-            view_ns -= behind.delay_ns
+        view_ns, lacks = self._view_ns(replica), (0, 0)
         if lacking := self._strikes(FaultKind.LACKS, replica):
             lacks = lacking.span
         return [

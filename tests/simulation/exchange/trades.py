@@ -157,11 +157,16 @@ def _times(plan: TapePlan, random: Random) -> list[int]:
 
 
 def candles_of(trades: Iterable[Executed], period_seconds: int) -> dict[int, FinalCandle]:
-    """Return the candles of trades by open time; a period without trades has none."""
+    """Return the candles of trades by open time; a period without trades has none here, see `flat`."""
     period_ns, by_open = period_seconds * SECOND_NS, dict[int, list[Executed]]()
     for trade in trades:
         by_open.setdefault(trade.time_ns - trade.time_ns % period_ns, []).append(trade)
     return {open_ns: _candle(open_ns, inside) for open_ns, inside in by_open.items()}
+
+
+def flat(open_ns: int, last: FinalCandle) -> FinalCandle:
+    """Return the candle of a period without trades."""
+    return FinalCandle(open_ns, last.close, last.close, last.close, last.close, 0.0, 0)
 
 
 def _candle(open_ns: int, trades: list[Executed]) -> FinalCandle:

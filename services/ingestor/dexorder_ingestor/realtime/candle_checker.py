@@ -78,6 +78,9 @@ class CandleChecker(MarketTask):
     async def _judge(self, group: Group, theirs: list[Candle]) -> None:
         differing = self.checks.differing(group, theirs)
         if not differing:
+            if self.checks.are_witnessed(group, theirs):
+                self.series.witnessed(group.span)
+                self.changed()
             self.checks.confirm(group)
             return
         if not group.attempts:

@@ -4,6 +4,8 @@ The exchange's candles are checksums of its trades. A comparison soon after the 
 lacks what we lack, so each candle is compared again after each of `DELAYS_NS`. Candles that were compared equally often
 are kept as their sum: what they make together. A candle without volume counts as no candle, as some exchanges fill
 gaps.
+Where an exchange has a candle for each period, and each is equal to ours, number of trades included, ten minutes after
+the end and once before, it is the second source that no further trade was there.
 Times are the exchange's.
 """
 
@@ -111,6 +113,20 @@ class CandleChecks:
         ours = group.candles
         opens = open_times(group.span, group.known.period_seconds)
         return opens if ours is None else [t for t in opens if not equal(ours.get(t), real.get(t))]
+
+    def are_witnessed(self, group: Group, theirs: Sequence[Candle]) -> bool:
+        """Return whether the exchange's candles show that the trades of a group are all; it is equal to them.
+
+        The exchange has to have a candle of each period, if only a flat one without volume: one that leaves candles out
+        may lack them now. A first comparison does not count, because a replica may lack what we lack.
+        """
+        opens = open_times(group.span, group.known.period_seconds)
+        inside = {c.open_ns: c for c in theirs if group.span.start_ns <= c.open_ns < group.span.end_ns}
+        if not group.known.comparisons or any(open_ns not in inside for open_ns in opens):
+            return False
+        counts = [candle.trade_count for candle in inside.values()]
+        ours = group.known.candle.trade_count if group.known.candle else 0
+        return ours is None or None in counts or sum(count or 0 for count in counts) == ours
 
     def confirm(self, group: Group) -> None:
         """Note that the candles of a group are right; they are compared again after the next delay, if there is one."""

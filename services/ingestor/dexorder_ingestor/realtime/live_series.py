@@ -160,6 +160,11 @@ class LiveSeries:
         """Spans of trades that one source alone calls complete, by start."""
         return self._feed.provisional
 
+    def witnessed(self, span: TimeRange) -> None:
+        """Note that the exchange's own closed candles show that the trades of a span are all."""
+        if isinstance(self._feed, NumberedFeed):
+            self._feed.witnessed(span)
+
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the socket is lost."""
         self._feed.disconnected(now_ns=now_ns)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
-from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
@@ -80,8 +80,13 @@ class NumberedFeed:
         self.seam: Seam | None = None
         """Numbers have begun again: trades behind the released ones, until the caller takes them."""
         self.gaps = OpenGaps(provisional)
-        self._alone = next((each for each in provisional if each.reason is ProvisionalReason.ONE_SOURCE), None)
+        alone = sorted(each for each in provisional if each.reason is ProvisionalReason.ONE_SOURCE)
+        self._alone = (
+            alone[0]._replace(span=TimeRange(alone[0].span.start_ns, alone[-1].span.end_ns)) if alone else None
+        )
         """Time since the last trade of which only REST says that it has none."""
+        self._witnessed: list[TimeRange] = []
+        """Parts of it of which the exchange's own candles say so too."""
         self._series = series
         self._begin_ns = begin_ns
         self._anchor: Anchor | None = None
@@ -114,7 +119,14 @@ class NumberedFeed:
     @property
     def provisional(self) -> tuple[ProvisionalSpan, ...]:
         """Spans that one source alone calls complete, by start."""
-        return tuple(sorted([*self.gaps.spans(), *([self._alone] if self._alone else [])]))
+        alone = self._alone
+        parts = subtract([alone.span], self._witnessed) if alone else []
+        return tuple(sorted([*self.gaps.spans(), *(alone._replace(span=part) for part in parts if alone)]))
+
+    def witnessed(self, span: TimeRange) -> None:
+        """Note that the exchange's own closed candles have no further trade in a span."""
+        if self._alone and span.overlaps(self._alone.span):
+            self._witnessed = merge([*self._witnessed, span])
 
     def found(self, trades: Sequence[Trade]) -> list[Trade]:
         """Return those of some trades that an open gap lacks; they are late ones."""
@@ -322,7 +334,7 @@ class NumberedFeed:
             self._last = max(released, key=lambda trade: trade.number)
             self._link = self._last.number
             self._is_confirmed = True
-            self._alone = None
+            self._alone, self._witnessed = None, []
             self._known.add(released)
         if self._sequence.gap is None:
             self._gap_ns = None

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexorder_common.model.page import Candle
+from dexorder_common.model.realtime import ProvisionalReason
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
@@ -313,3 +314,27 @@ def test_any_order_of_messages_losses_and_answers_settles_exactly_the_exchanges_
 
 def _count(market: Market) -> int:
     return sum(len(batch.trades) for batch in market.batches)
+
+
+def test_trades_whose_numbers_begin_again_are_recorded_behind_the_old_ones_and_the_seam_is_named() -> None:
+    live = series()
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0)
+    old, new = [trade(n, n - 99) for n in (99, 100, 101, 102)], [trade(1, 5), trade(2, 6), trade(3, 70)]
+    live.received(old[1:3], now_ns=1)  # the socket does not send 102
+    live.received(new[:1], now_ns=2)
+    for n in range(20):
+        if (query := live.take_query(now_ns=n * SECOND_NS)) is None:
+            continue
+        found = [t for t in [*old, *new] if query.since_ns is None or t.time_ns >= query.since_ns]
+        live.answered(TradeAnswer(found, False, after(71)), now_ns=n * SECOND_NS)
+    for span in live.provisional:
+        assert span.reason is ProvisionalReason.IDS_BEGAN_AGAIN
+        assert span.span.start_ns <= old[3].time_ns and span.span.end_ns == new[0].time_ns + 1
+    assert [(span.first_id, span.last_id) for span in live.provisional] == [("0", "0"), ("103", str(2**62))]
+    trades, closed = live.take_records(now_ns=60 * SECOND_NS, flush=True)
+    recorded = [each for due in trades for each in due.batch.trades]
+    assert [each.trade_id for each in recorded] == ["100", "101", "102", "1", "2", "3"]
+    assert not any(due.batch.span.start_ns < new[0].time_ns < due.batch.span.end_ns for due in trades), "apart"
+    assert [live.recorded(due) for due in trades][-1] == "3", "the next dispatch goes on behind the new number"
+    assert [candle.volume for page in closed for candle in page.candles] == [0.25 * 5]

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dexorder_common.model.realtime import ProvisionalReason
+from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects import DIALECTS
@@ -244,3 +245,22 @@ def test_answers_that_are_behind_the_socket_skip_nothing() -> None:
         feed.query()
         assert feed.answered(TradeAnswer([_trade(100, BEGIN_NS)], False, BEGIN_NS), now_ns=now_ns) == []
     assert feed.skipped == []
+
+
+def test_candles_of_the_exchange_end_the_doubt_about_their_time_alone_also_over_a_restart() -> None:
+    def span(first: int, end: int) -> TimeRange:
+        return TimeRange(BEGIN_NS + first * SECOND_NS, BEGIN_NS + end * SECOND_NS)
+
+    alone = ProvisionalSpan(span(0, 240), ProvisionalReason.ONE_SOURCE, since_ns=BEGIN_NS)
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, FIRST, now_ns=0, provisional=[alone])
+    feed.witnessed(span(300, 360))
+    assert feed.provisional == (alone,)
+    feed.witnessed(span(60, 120))
+    left = (alone._replace(span=span(0, 60)), alone._replace(span=span(120, 240)))
+    assert feed.provisional == left
+    again = NumberedFeed(BY_NUMBER, BEGIN_NS, FIRST, now_ns=0, provisional=left)
+    assert again.provisional == (alone,), "no part is left out"
+    again.witnessed(span(0, 240))
+    assert not again.provisional
+    feed.received([_trade(FIRST + 1, BEGIN_NS + 300 * SECOND_NS)], now_ns=1)
+    assert not feed.provisional, "the next number proves all of it"
