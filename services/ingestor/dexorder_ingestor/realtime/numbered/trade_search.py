@@ -51,7 +51,8 @@ class Anchor:
         self._queries += 1
         before = [trade for trade in trades if trade.time_ns < self._begin_ns]
         if before:
-            self.trade = max(before, key=lambda trade: trade.number)
+            # by time: where numbers have begun again, the trades before have larger ones
+            self.trade = max(before, key=lambda trade: (trade.time_ns, trade.number))
             self.first_number = self.trade.number + 1
             self.is_found = True
             return

@@ -1,4 +1,4 @@
-"""The search for the place where numbers begin again."""
+"""The searches for the trade before a time, and for the place where numbers begin again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.dialects import DIALECTS
 from dexorder_ingestor.exchange.trades import Trade, TradeQuery
-from dexorder_ingestor.realtime.numbered.trade_search import Seam
+from dexorder_ingestor.realtime.numbered.trade_search import Anchor, Seam
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 SERIES = DIALECTS["binance"].trades
@@ -29,6 +29,12 @@ def _search(*answers: tuple[list[Trade], bool]) -> tuple[Seam, list[TradeQuery]]
 
 OLD = [_trade(99, 9), _trade(100, 10), _trade(101, 11), _trade(102, 12)]
 NEW = [_trade(1, 13), _trade(2, 14)]
+
+
+def test_the_last_trade_before_a_time_is_the_last_one_by_time_where_numbers_have_begun_again_before_it() -> None:
+    anchor = Anchor(BEGIN_NS + 14 * SECOND_NS, by_number=True)
+    anchor.add([*OLD, *NEW, _trade(3, 15)])
+    assert (anchor.is_found, anchor.trade, anchor.first_number) == (True, NEW[0], 2)
 
 
 def test_two_answers_of_the_newest_trades_and_one_from_the_last_known_show_the_place() -> None:
