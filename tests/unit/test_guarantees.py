@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -14,12 +15,16 @@ ROWS = [line for line in PAGE.splitlines() if re.match(r"\| .* \| .*::", line)]
 TESTS = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
 
 
+@cache
+def module(path: str) -> ast.Module:
+    return ast.parse((ROOT / "tests" / path).read_text())
+
+
 @pytest.mark.parametrize(("path", "name"), TESTS, ids=[name for _, name in TESTS])
 def test_named_test_exists_and_is_in_the_gate(path: str, name: str) -> None:
-    tree = ast.parse((ROOT / "tests" / path).read_text())
     (function,) = [
         node
-        for node in ast.walk(tree)
+        for node in ast.walk(module(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
     ]
     marks = [ast.unparse(decorator) for decorator in function.decorator_list]

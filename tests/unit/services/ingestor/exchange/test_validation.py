@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -146,8 +147,22 @@ JSON = st.recursive(
 ROWS = st.lists(st.builds(row, st.integers(-2, 12), volume=JSON, close=JSON) | JSON, max_size=6)
 
 
+VALUES = st.one_of(
+    st.integers(-2, 5), st.floats(-1, 5), st.sampled_from([None, "1", True, math.nan, math.inf, 10**400])
+)
+FIVE = partial(st.lists, min_size=5, max_size=5)
+NEARLY_SOUND = st.lists(
+    st.builds(
+        lambda minute, values: [T + minute * 60_000, *values],
+        st.integers(0, 10),
+        st.just([2.0, 4, 1.0, 3.0, 0]) | FIVE(st.integers(1, 4)) | FIVE(VALUES),
+    ),
+    max_size=4,
+)
+
+
 @settings(deadline=None)
-@given(ROWS | JSON)
+@given(ROWS | NEARLY_SOUND | JSON)
 def test_whatever_comes_is_either_sound_candles_or_a_bad_answer(rows: Any) -> None:
     try:
         candles = read_candles(rows, WINDOW, 60)
@@ -160,19 +175,6 @@ def test_whatever_comes_is_either_sound_candles_or_a_bad_answer(rows: Any) -> No
         assert all(math.isfinite(v) for v in (c.open, c.high, c.low, c.close, c.volume))
         assert c.low <= min(c.open, c.close) <= max(c.open, c.close) <= c.high
         assert c.volume >= 0
-
-
-VALUES = st.one_of(
-    st.integers(-2, 5), st.floats(-1, 5), st.sampled_from([None, "1", True, math.nan, math.inf, 10**400])
-)
-NEARLY_SOUND = st.lists(
-    st.builds(
-        lambda minute, values: [T + minute * 60_000, *values],
-        st.integers(0, 10),
-        st.one_of(st.just([2.0, 4, 1.0, 3.0, 0]), st.lists(VALUES, min_size=5, max_size=5)),
-    ),
-    max_size=4,
-)
 
 
 @settings(max_examples=few(100))

@@ -18,6 +18,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_relay.requests import completion
 from dexorder_relay.state.provisional import Absence, AbsenceChange, ProvisionalRanges
 from dexorder_relay.verification import rechecker
 from tests.series_messages import series
@@ -164,6 +165,7 @@ def test_the_ranges_are_disjoint_and_the_stored_ones_are_those_in_memory(
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rechecker, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(completion, "RETRY_NS", SECOND_NS // 5)
 
 
 async def coverage_kinds(s: Suite) -> list[tuple[int, int, str]]:
