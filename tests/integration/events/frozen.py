@@ -37,8 +37,11 @@ def gateway_without_quotas(folder: Path) -> EventsGateway:
     return EventsGateway(folder, keys, curve=False, log_level="info")
 
 
-def unanswered(gateway: EventsGateway, *, count: int, in_flight: int, freezes_s: list[float]) -> int:
-    """Send events, at most ``in_flight`` without an answer, while the gateway freezes; return how many got none."""
+def unanswered(gateway: EventsGateway, *, count: int, in_flight: int, freezes_s: list[float]) -> tuple[int, int]:
+    """Send events, at most ``in_flight`` without an answer, while the gateway freezes, at least ``count``.
+
+    Return how many got no answer, and how many were sent.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
@@ -62,7 +65,7 @@ def unanswered(gateway: EventsGateway, *, count: int, in_flight: int, freezes_s:
     finally:
         freezing.join()
         context.destroy(0)
-    return len(missing)
+    return len(missing), sent
 
 
 def _freeze(pid: int, freezes_s: list[float]) -> None:
