@@ -1,4 +1,4 @@
-"""A cluster of two brokers, of which the second one can be killed."""
+"""Clusters of several brokers, of which all but the first one can be killed."""
 
 from __future__ import annotations
 
@@ -12,45 +12,74 @@ from tests.rig.kafka import RunningKafka
 from tests.rig.processes import free_ports, until
 
 
-class TwoBrokers:
-    """Cluster of two brokers; the first is the controller too. The groups' offsets are on both."""
+class KafkaCluster:
+    """Brokers with the numbers 1 to ``brokers``; the first is the controller too. The groups' offsets are on all.
 
-    SETTINGS = "offsets.topic.replication.factor=2\ngroup.min.session.timeout.ms=1000\n"
+    Attributes:
+        running: Brokers that run, without the first one.
+    """
+
+    def __init__(self, folder: Path, brokers: int) -> None:
+        self._folder = folder
+        self.settings = f"offsets.topic.replication.factor={brokers}\ngroup.min.session.timeout.ms=1000\n"
+        first, controller, *ports = free_ports(2 * brokers)
+        self._ports = {number: (ports.pop(), ports.pop()) for number in range(2, brokers + 1)}
+        self._voters = f"1@{HOST}:{controller}"
+        self.first = RunningKafka(folder / "1", (first, controller), properties=lambda *_: self.settings)
+        meta = (folder / "1/kafka/data/meta.properties").read_text()
+        lines = [line for line in meta.splitlines() if not line.startswith(("node.id", "directory.id"))]
+        self.running: dict[int, RunningKafka] = {}
+        for number in self._ports:
+            data = self.data(number)
+            data.mkdir(parents=True)
+            own = [f"node.id={number}", f"directory.id={new_cluster_id()}", ""]
+            (data / "meta.properties").write_text("\n".join([*lines, *own]))
+            self.start(number)
+        self.bootstrap = ",".join([self.first.bootstrap, *(f"{HOST}:{port}" for port, _ in self._ports.values())])
+
+    def data(self, number: int) -> Path:
+        """Return the folder of a broker's log."""
+        return self._folder / f"{number}/kafka/data"
+
+    def start(self, number: int) -> None:
+        """Start a broker, and wait until the cluster has it."""
+
+        def settings(port: int, _: int) -> str:
+            own = f"process.roles=broker\nnode.id={number}\nlisteners=PLAINTEXT://{HOST}:{port}\n"
+            return f"{self.settings}{own}controller.quorum.voters={self._voters}\n"
+
+        self.running[number] = RunningKafka(self._folder / str(number), self._ports[number], properties=settings)
+        admin = AdminClient({"bootstrap.servers": self.first.bootstrap})
+        until(lambda: number in admin.list_topics(timeout=10).brokers)
+
+    def kill(self, number: int) -> None:
+        """Kill a broker, if it runs."""
+        if (broker := self.running.pop(number, None)) is not None:
+            broker.stop(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Kill all."""
+        for number in self._ports:
+            self.kill(number)
+        self.first.stop(signal.SIGKILL)
+
+
+class TwoBrokers(KafkaCluster):
+    """Cluster of two brokers; partitions of the second one have no leader while it is dead."""
 
     def __init__(self, folder: Path) -> None:
-        self.second_data = folder / "2/kafka/data"
-        self._folder = folder
-        first, controller, second, unused = free_ports(4)
-        self._second_ports = second, unused
-        self._voters = f"1@{HOST}:{controller}"
-        self.first = RunningKafka(folder / "1", (first, controller), properties=lambda *_: self.SETTINGS)
-        meta = (folder / "1/kafka/data/meta.properties").read_text()
-        data = self.second_data
-        data.mkdir(parents=True)
-        lines = [line for line in meta.splitlines() if not line.startswith(("node.id", "directory.id"))]
-        (data / "meta.properties").write_text("\n".join([*lines, "node.id=2", f"directory.id={new_cluster_id()}", ""]))
-        self.second: RunningKafka | None = None
-        self.start_second()
-        self.bootstrap = f"{self.first.bootstrap},{HOST}:{second}"
+        super().__init__(folder, 2)
+        self.second_data = self.data(2)
+
+    @property
+    def second(self) -> RunningKafka | None:
+        """Return the second broker if it runs."""
+        return self.running.get(2)
 
     def start_second(self) -> None:
         """Start the second broker, and wait until the cluster has both."""
-
-        def settings(port: int, _: int) -> str:
-            own = f"process.roles=broker\nnode.id=2\nlisteners=PLAINTEXT://{HOST}:{port}\n"
-            return f"{self.SETTINGS}{own}controller.quorum.voters={self._voters}\n"
-
-        self.second = RunningKafka(self._folder / "2", self._second_ports, properties=settings)
-        admin = AdminClient({"bootstrap.servers": self.first.bootstrap})
-        until(lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+        self.start(2)
 
     def kill_second(self) -> None:
-        """Kill the second broker; its partitions have no leader then."""
-        if self.second is not None:
-            self.second.stop(signal.SIGKILL)
-            self.second = None
-
-    def stop(self) -> None:
-        """Kill both."""
-        self.kill_second()
-        self.first.stop(signal.SIGKILL)
+        """Kill the second broker."""
+        self.kill(2)
