@@ -77,7 +77,10 @@ async def test_deleted_rows_show_at_once_and_the_next_request_fetches_them(tmp_p
     ("surplus", "kind"),
     [(7, "1 duplicate, in [2024-01-01T00:07"), (3, "1 in ranges verified empty, in [2024-01-01T00:03")],
 )
-async def test_more_rows_than_periods_are_never_ok(tmp_path: Path, surplus: int, kind: str, limit: int | None) -> None:
+async def test_more_rows_than_periods_are_never_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surplus: int, kind: str, limit: int | None
+) -> None:
+    monkeypatch.setattr(completion, "RETRY_NS", 200_000_000)
     async with suite(tmp_path) as s:
         await have(s, 0, 1, 2, 4, 5, 6, 7, 8, 9)
         s.pipeline.write([surplus])
