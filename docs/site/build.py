@@ -32,6 +32,7 @@ PAGES = (
     "bench/README.md",
     "bench/results/*.md",
     "tests/GUARANTEES.md",
+    "tests/RELIABILITY.md",
 )
 FILES = (
     "docs/images/*",
