@@ -19,7 +19,7 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Delay
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.page import PageHeaders
-from dexorder_common.rpc.client_retry import Failure, code_of, error_text, is_failure
+from dexorder_common.rpc.client_retry import code_of, error_text, is_refused
 from dexorder_common.rpc.common_messages import encode_ranges
 from dexorder_common.rpc.history_messages import encode_candle_offer, encode_delay, encode_instrument
 from dexorder_ingestor.config import IngestorSettings
@@ -155,7 +155,7 @@ class IngestorPublisher:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._settings.publish_timeout_seconds
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda e: isinstance(e, grpc.aio.AioRpcError) and not _is_final(e)),
+            retry=tenacity.retry_if_exception(lambda e: isinstance(e, grpc.aio.AioRpcError) and not is_refused(e)),
             stop=lambda _: loop.time() >= end,
             wait=random_wait(self._random, 0.1, 2.0),
             before_sleep=log_retry,
@@ -170,9 +170,5 @@ class IngestorPublisher:
 
 def failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
     """Return the error of a failed call."""
-    kind = CallRefused if _is_final(error) else Unavailable
+    kind = CallRefused if is_refused(error) else Unavailable
     return kind(f"{name} failed: {error_text(error)}")
-
-
-def _is_final(error: BaseException) -> bool:
-    return is_failure(error, Failure.DENIED, Failure.REJECTED)

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import UdfOutput
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
+from dexorder_common.rpc.client_retry import error_text, is_refused, is_too_large
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as event_pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as event_rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user_pb
@@ -82,7 +82,7 @@ class Sinks:
 
 
 def _may_succeed(error: BaseException) -> bool:
-    refused = is_failure(error, Failure.REJECTED, Failure.DENIED) or is_too_large(error)
+    refused = is_refused(error) or is_too_large(error)
     return isinstance(error, grpc.RpcError) and not refused
 
 

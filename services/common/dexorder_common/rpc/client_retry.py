@@ -49,6 +49,8 @@ _FAILURES = {
 
 _OF_PROXIES = {Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.UNIMPLEMENTED}
 """Codes of a stream that a proxy resets, and of a route that it does not have yet."""
+_OF_POLICIES = {Code.PERMISSION_DENIED, Code.UNAUTHENTICATED}
+"""Codes with which a proxy forbids a call, also in the second before a changed policy reaches it."""
 _UNKNOWN_METHOD = ("Method not found!", "Method not implemented!")
 """Texts of a server of grpcio that lacks a method; gRPC itself answers, without our details."""
 
@@ -85,6 +87,16 @@ def code_of(error: BaseException) -> Code:
 def is_failure(error: BaseException, *kinds: Failure) -> bool:
     """Return whether grpcio raised this error for a failed call of one of these kinds."""
     return isinstance(error, grpc.RpcError) and failure_in(error) in kinds
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether one of our servers refuses a call for good; a proxy that forbids it may let it through later.
+
+    For a part, which tries for a time of its own; a user is told at once.
+    """
+    if code_of(error) in _OF_POLICIES and not is_from_server(error):
+        return False
+    return is_failure(error, Failure.DENIED, Failure.REJECTED)
 
 
 def answered(error: BaseException) -> bool:

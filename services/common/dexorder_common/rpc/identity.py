@@ -4,6 +4,7 @@
       - client_id: desk-1
         sha256: 2cf24dba5fb0a30e...        # hash of its token; a list during rotation; absent: certificate only
         uri: spiffe://cluster.local/ns/quant/sa/desk   # its name in a mesh; or a list
+        jwt: https://issuer.example/desk   # ISSUER/SUBJECT of a JWT that the mesh has checked; or a list
         role: client                       # client, ingestor, pipeline or admin
         quota: {unfinished_requests: 20}   # overrides the service's limits
 
@@ -14,10 +15,12 @@ stored.
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import hmac
+import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -117,6 +120,7 @@ class _Entry(FileModel):
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     ] = ()
     uri: _Names = ()
+    jwt: _Names = ()
     role: Role = Role.CLIENT
     quota: Quota = NO_QUOTA
     users: _Names = ()
@@ -134,6 +138,7 @@ class Callers:
         self._by_name: dict[str, Caller] = {}
         self._by_hash: dict[str, Caller] = {}
         self._by_uri: dict[str, Caller] = {}
+        self._by_jwt: dict[str, Caller] = {}
         for entry in entries:
             users, topics = frozenset(entry.users), frozenset(entry.topics)
             caller = Caller(entry.client_id, entry.role, entry.quota, users, topics)
@@ -144,10 +149,11 @@ class Callers:
                 if digest in self._by_hash:
                     raise ValueError(f"a token of client_id {caller.client_id!r} has two entries")
                 self._by_hash[digest] = caller
-            for uri in entry.uri:
-                if uri in self._by_uri:
-                    raise ValueError(f"uri {uri!r} of client_id {caller.client_id!r} has two entries")
-                self._by_uri[uri] = caller
+            for key, names, known in (("uri", entry.uri, self._by_uri), ("jwt", entry.jwt, self._by_jwt)):
+                for name in names:
+                    if name in known:
+                        raise ValueError(f"{key} {name!r} of client_id {caller.client_id!r} has two entries")
+                    known[name] = caller
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -163,6 +169,10 @@ class Callers:
     def by_uri(self, uri: str) -> Caller | None:
         """Return the caller that a mesh calls so: by the ``uri`` of its entry, or by a client_id that is the URI."""
         return self._by_uri.get(uri) or self._by_name.get(uri)
+
+    def by_jwt(self, principal: str) -> Caller | None:
+        """Return the caller of a JWT, by its ``ISSUER/SUBJECT``; never by a client_id or a URI."""
+        return self._by_jwt.get(principal)
 
     def by_name(self, name: str) -> Caller | None:
         """Return the caller with this client_id."""
@@ -197,6 +207,8 @@ class Admission:
     own_identity: Collection[str]
     proxies: Collection[Network] = ()
     """Networks of the proxies that may name a caller; loopback may always."""
+    jwt_metadata: str = ""
+    """Metadata in which a proxy passes on the payload of a JWT that it has checked; empty takes none."""
 
     def admit(self, service: str, context: Any) -> None:
         """Admit one call and make its caller the task's ``current_caller``.
@@ -227,8 +239,7 @@ class Admission:
         if self.mode == "token":
             caller, unknown = callers.by_token(bearer_token(context)), "the token"
         elif self.mode == "forwarded":
-            uri = self._forwarded_uri(context)
-            caller, unknown = callers.by_uri(uri), f"the mesh's name {uri[:256]!r}"
+            caller, unknown = self._forwarded(callers, context)
         else:
             name = certificate_name(context.auth_context())
             caller, unknown = callers.by_name(name), f"the certificate's name {name[:64]!r}"
@@ -236,13 +247,18 @@ class Admission:
             raise Unauthenticated(f"{unknown} is not known")
         return caller
 
-    def _forwarded_uri(self, context: Any) -> str:
-        """Return the URI that a proxy gives as the caller's."""
+    def _forwarded(self, callers: Callers, context: Any) -> tuple[Caller | None, str]:
+        """Return the caller whom a proxy names, and that name; a JWT, where there is one, before the certificate."""
         peer = peer_address(context.peer())
         if not is_proxy(peer, self.proxies):
             raise Unauthenticated(f"the call is from {context.peer()[:64]}, which is no proxy that may name a caller")
-        entries = [str(value) for key, value in context.invocation_metadata() or () if key == FORWARDED_CERTIFICATE]
-        return forwarded_uri(",".join(entries))
+        metadata = [(key, str(value)) for key, value in context.invocation_metadata() or ()]
+        payloads = [value for key, value in metadata if self.jwt_metadata and key == self.jwt_metadata]
+        if payloads:
+            principal = forwarded_jwt(payloads)
+            return callers.by_jwt(principal), f"the JWT of {principal[:256]!r}"
+        uri = forwarded_uri(",".join(value for key, value in metadata if key == FORWARDED_CERTIFICATE))
+        return callers.by_uri(uri), f"the mesh's name {uri[:256]!r}"
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
@@ -277,6 +293,24 @@ def forwarded_uri(header: str) -> str:
     if len(uris) != 1 or not uris[0]:
         raise Unauthenticated(f"{len(uris)} URIs in the last element of {FORWARDED_CERTIFICATE}; a proxy must set one")
     return uris[0].strip('"')
+
+
+def forwarded_jwt(payloads: Sequence[str]) -> str:
+    """Return ``ISSUER/SUBJECT`` of a JWT's payload: base64url of a JSON object, as Istio's ``outputPayloadToHeader``.
+
+    Raises:
+        Unauthenticated: There are several, or it is not such a payload.
+    """
+    if len(payloads) != 1:
+        raise Unauthenticated(f"{len(payloads)} payloads of JWTs; a proxy must set one")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payloads[0] + "=" * (-len(payloads[0]) % 4)))
+        issuer, subject = claims["iss"], claims["sub"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Unauthenticated("the payload of the JWT is no JSON object with iss and sub") from None
+    if not (isinstance(issuer, str) and isinstance(subject, str) and issuer and subject):
+        raise Unauthenticated("iss and sub of the JWT must be texts")
+    return f"{issuer}/{subject}"
 
 
 def _split(text: str, mark: str) -> list[str]:

@@ -154,7 +154,7 @@ async def grpc_server(
     if settings.identity != "none" and settings.tokens:
         callers = WatchedFile(settings.tokens, "callers", read_callers)
         proxies = parse_networks(settings.forwarded_from)
-        admit = Admission(settings.identity, callers, roles or {}, own_identity, proxies).admit
+        admit = Admission(settings.identity, callers, roles or {}, own_identity, proxies, settings.forwarded_jwt).admit
     server = grpc.aio.server(
         interceptors=[
             *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),

@@ -41,6 +41,9 @@ class ServiceSettings(BaseSettings):
     """Proof of identity that callers need: none, a token, a client certificate, or the name that a proxy forwards."""
     forwarded_from: str = ""
     """Networks, with commas, of proxies beyond loopback that may forward a caller's name."""
+    forwarded_jwt: str = Field(default="", pattern=r"^[a-z0-9._-]*$")
+    """Metadata, in small letters, in which these proxies pass on the payload of a JWT that they have checked, such as
+    x-jwt-payload; empty takes none. Every path must require a JWT: else a caller may set it itself."""
     tokens: Path | None = None
     """YAML file of the callers with token hashes and roles; read again when it changes."""
     introspection: bool = True
@@ -76,8 +79,8 @@ class ServiceSettings(BaseSettings):
             raise ValueError("tls_certificate and tls_key go together")
         if (self.identity == "none") != (self.tokens is None):
             raise ValueError("tokens and identity (token, certificate or forwarded) go together")
-        if self.forwarded_from and self.identity != "forwarded":
-            raise ValueError("forwarded_from needs identity forwarded")
+        if (self.forwarded_from or self.forwarded_jwt) and self.identity != "forwarded":
+            raise ValueError("forwarded_from and forwarded_jwt need identity forwarded")
         if self.identity == "certificate" and not (self.tls_certificate and self.tls_client_ca):
             raise ValueError("identity certificate needs tls_certificate, tls_key and tls_client_ca")
         if self.tls_client_ca and not self.tls_certificate:

@@ -153,6 +153,9 @@ async def test_timeout_bounds_the_submission() -> None:
         (Code.UNAVAILABLE, "stream timeout", "set it to 0"),
         (Code.UNAVAILABLE, "upstream request timeout", "set it to 0"),
         (Code.UNIMPLEMENTED, "no details", "no route"),
+        (Code.UNIMPLEMENTED, "Received http2 header with status: 404", "no route"),
+        (Code.UNAVAILABLE, "local_rate_limited", "rate limit"),
+        (Code.UNAVAILABLE, "Received http2 header with status: 429", "rate limit"),
     ],
 )
 def test_what_a_proxy_answers_is_shown_with_what_to_check(code: Code, details: str, advice: str) -> None:

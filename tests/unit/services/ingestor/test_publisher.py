@@ -62,13 +62,12 @@ async def test_record_and_report_carry_the_page(stage: Stage) -> None:
     assert not await stage.publisher.report_page(PAGE, 4, 7)
 
 
+# The gateway of this test sends no details, as a proxy: what forbids the call or has no route may let it through later.
 FINAL = frozenset(
     grpc.StatusCode[name]
     for name in (
         "INVALID_ARGUMENT",
         "NOT_FOUND",
-        "PERMISSION_DENIED",
-        "UNAUTHENTICATED",
         "FAILED_PRECONDITION",
         "OUT_OF_RANGE",
     )

@@ -5,7 +5,15 @@ import pytest
 from grpc.aio import AioRpcError, Metadata
 
 from dexorder_common.model.errors import Code
-from dexorder_common.rpc.client_retry import Failure, code_of, error_text, failure_of, is_failure, is_too_large
+from dexorder_common.rpc.client_retry import (
+    Failure,
+    code_of,
+    error_text,
+    failure_of,
+    is_failure,
+    is_refused,
+    is_too_large,
+)
 
 
 def failed(code: grpc.StatusCode, details: str | None = "why", *, ours: bool = True) -> AioRpcError:
@@ -40,6 +48,14 @@ def test_error_of_grpcio_keeps_its_code_and_text(status: grpc.StatusCode) -> Non
 )
 def test_status_without_our_details_did_not_come_from_the_server(status: grpc.StatusCode, details: str) -> None:
     assert is_failure(failed(status, details, ours=False), Failure.UNANSWERED)
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED])
+def test_only_our_servers_refuse_a_part_for_good(status: grpc.StatusCode) -> None:
+    """A policy of the mesh may arrive a second after the part; what our callers file says does not change so."""
+    assert is_refused(failed(status))
+    assert not is_refused(failed(status, "RBAC: access denied", ours=False))
+    assert is_failure(failed(status, "RBAC: access denied", ours=False), Failure.DENIED), "a user is told at once"
 
 
 def test_method_that_a_server_lacks_is_denied_though_grpc_itself_answers() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -539,6 +541,66 @@ def test_only_a_proxy_may_name_a_caller(peer: str, may: bool, tmp_path: Path) ->
             context.run(admitted)
 
 
+ISSUER = "https://issuer.example"
+CLAIMS = {"iss": ISSUER, "sub": "desk"}
+
+
+def payload(claims: object) -> str:
+    """Return the metadata of a JWT's payload as Envoy writes it, without padding."""
+    return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+
+
+def of_jwt(tmp_path: Path, peer: str, *payloads: str, metadata: str = "x-jwt-payload") -> str:
+    """Return who the caller is of a call with a payload, beside the certificate of the account spark."""
+    desk = {"client_id": "desk", "jwt": f"{ISSUER}/desk"}
+    path = write_callers(tmp_path / "callers.yaml", desk, {"client_id": SPARK, "role": "pipeline"})
+    file = WatchedFile(path, "callers", read_callers)
+    roles = {NAME: tuple(Role)}
+    admission = identity.Admission("forwarded", file, roles, (), identity.parse_networks("10.1.0.0/16"), metadata)
+    entries = [("x-jwt-payload", each) for each in payloads]
+    call = Call(peer, ("x-forwarded-client-cert", element(SPARK)), *entries)
+
+    def admitted() -> str:
+        admission.admit(NAME, call)
+        caller = current_caller()
+        return caller.client_id if caller is not None else ""
+
+    return copy_context().run(admitted)
+
+
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.6:1", "ipv4:10.1.2.3:1"])
+def test_a_jwt_that_a_proxy_has_checked_names_the_caller(peer: str, tmp_path: Path) -> None:
+    assert of_jwt(tmp_path, peer, payload(CLAIMS)) == "desk"
+    assert of_jwt(tmp_path, peer) == SPARK, "without one the certificate does"
+    assert of_jwt(tmp_path, peer, payload(CLAIMS), metadata="") == SPARK, "metadata that nobody has named is no JWT"
+
+
+@pytest.mark.parametrize(
+    ("peer", "payloads"),
+    [
+        ("ipv4:10.2.0.1:1", [payload(CLAIMS)]),  # a stranger
+        ("ipv4:127.0.0.1:1", [payload(CLAIMS), payload(CLAIMS)]),  # one of them is the caller's own
+        ("ipv4:127.0.0.1:1", [payload(CLAIMS | {"sub": "other"})]),
+        ("ipv4:127.0.0.1:1", [payload(CLAIMS | {"iss": "https://issuer.example/desk", "sub": ""})]),
+        ("ipv4:127.0.0.1:1", [payload({"iss": ISSUER, "sub": ["desk"]})]),
+        ("ipv4:127.0.0.1:1", [payload({"sub": "desk"})]),
+        ("ipv4:127.0.0.1:1", [payload([ISSUER, "desk"])]),
+        (
+            "ipv4:127.0.0.1:1",
+            [payload({"iss": "spiffe:/", "sub": "cluster.local/ns/dexorder/sa/spark"})],
+        ),  # a URI's name
+        ("ipv4:127.0.0.1:1", [""]),
+        ("ipv4:127.0.0.1:1", ["%%%"]),
+        ("ipv4:127.0.0.1:1", [base64.urlsafe_b64encode(b"[" * 100_000).decode()]),
+        ("ipv4:127.0.0.1:1", [base64.urlsafe_b64encode(b"\xff\xfe").decode()]),
+    ],
+)
+def test_a_payload_that_is_not_a_known_ones_names_nobody(peer: str, payloads: list[str], tmp_path: Path) -> None:
+    """Nor does the certificate then: whoever sends a bad payload must not become the proxy's account."""
+    with pytest.raises(Unauthenticated):
+        of_jwt(tmp_path, peer, *payloads)
+
+
 async def test_callers_of_a_mesh_have_their_own_name_and_role(tmp_path: Path) -> None:
     desk, spark = {"client_id": "desk", "uri": [DESK, "spiffe://other"]}, {"client_id": SPARK, "role": "ingestor"}
     path = write_callers(tmp_path / "callers.yaml", desk, spark)
@@ -571,7 +633,7 @@ def test_forwarded_identity_needs_no_tls_and_a_list_of_proxies_needs_it(tmp_path
         ({"identity": "forwarded", "tokens": path, "forwarded_from": "10.0.0.0/40"}, "10.0.0.0/40"),
         (
             {"identity": "token", "tokens": path, "forwarded_from": "10.0.0.0/8"},
-            "forwarded_from needs identity forwarded",
+            "forwarded_from and forwarded_jwt need identity forwarded",
         ),
         ({"identity": "forwarded"}, "tokens and identity"),
     ):
