@@ -42,14 +42,20 @@ class Authority:
     def client(self, name: str, *, also: tuple[str, ...] = (), days: int = 1) -> Pair:
         """Issue a client certificate; an empty name means no common name, negative days an expired one."""
         names: list[x509.GeneralName] = [x509.DNSName(other) for other in also]
-        return self._sign(name or "-".join(also), name, names, ExtendedKeyUsageOID.CLIENT_AUTH, days)
+        return self._sign(name or "-".join(also), name, names, ExtendedKeyUsageOID.CLIENT_AUTH, days=days)
+
+    def workload(self, uri: str) -> Pair:
+        """Issue what a mesh gives a workload: a certificate for both sides of a connection, with a URI only."""
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
+        usages = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+        return self._sign(uri.replace("/", "_"), "", names, *usages)
 
     def _sign(
-        self, file: str, name: str, names: list[x509.GeneralName], usage: x509.ObjectIdentifier, days: int = 1
+        self, file: str, name: str, names: list[x509.GeneralName], *usages: x509.ObjectIdentifier, days: int = 1
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name), self._name, key, days)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         pair = Pair(self._folder / f"{file}.pem", self._folder / f"{file}.key")
