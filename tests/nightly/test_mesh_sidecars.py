@@ -10,11 +10,11 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import jwt
@@ -48,16 +48,23 @@ class Way:
     stranger: Workload
 
 
+class Profile(NamedTuple):
+    """Timeouts of both sidecars, in seconds; 0 for none."""
+
+    route: float = 0
+    idle: float = 0
+
+
 @asynccontextmanager
 async def meshed(
-    envoy: Path, folder: Path, address: str, filters: list[dict[str, Any]] | None = None, **profile: float
+    envoy: Path, folder: Path, address: str, profile: Profile = Profile(), *, filters: Sequence[dict[str, Any]] = ()
 ) -> AsyncIterator[Way]:
     authority = Authority(folder / "mesh")
     desk, relay, other = (
         Workload(authority.workload(f"{SPIFFE}/{name}"), authority.ca) for name in ("desk", "relay", "other")
     )
-    inbound = Sidecar(envoy, folder, [address], accepts=relay, filters=filters or [], **profile)
-    outbound = Sidecar(envoy, folder, [inbound.address], presents=desk, **profile)
+    inbound = Sidecar(envoy, folder, [address], profile.route, profile.idle, relay, None, filters)
+    outbound = Sidecar(envoy, folder, [inbound.address], profile.route, profile.idle, presents=desk)
     with inbound.running(), outbound.running():
         yield Way(outbound, inbound, other)
 
@@ -125,7 +132,7 @@ async def test_a_jwt_names_the_caller_and_a_made_up_payload_does_not(
     entry = {"client_id": "desk", "jwt": "https://issuer.example/desk"}
     async with known_callers(tmp_path, entry, forwarded_jwt="x-jwt-payload") as s:
         filters = [checking_jwts(key, required=required)]
-        async with meshed(envoy, tmp_path, s.running.address, filters) as way:
+        async with meshed(envoy, tmp_path, s.running.address, filters=filters) as way:
             assert await asked(way.outbound.address, token) is grpc.StatusCode.OK
             assert await asked(way.outbound.address, bad) is grpc.StatusCode.UNAUTHENTICATED
             assert await asked(way.outbound.address) is grpc.StatusCode.UNAUTHENTICATED
@@ -156,11 +163,7 @@ async def drained_and_replaced(sidecar: Sidecar) -> None:
     await killed(sidecar)
 
 
-PROFILES = {
-    "istio": {"route_timeout_s": 0.0, "idle_timeout_s": 0.0},
-    "envoy": {"route_timeout_s": 15.0, "idle_timeout_s": 300.0},
-    "short": {"route_timeout_s": 1.0, "idle_timeout_s": 2.0},
-}
+PROFILES = {"istio": Profile(), "envoy": Profile(route=15, idle=300), "short": Profile(route=1, idle=2)}
 Strike = Callable[[Sidecar], Awaitable[None]]
 STRIKES: tuple[Strike, ...] = (killed, frozen, frozen_and_replaced, drained_and_replaced)
 
@@ -177,7 +180,7 @@ async def test_what_becomes_of_a_sidecar_costs_nothing(
             folder.mkdir()
             async with (
                 suite(folder, keep_alive_seconds=0.5) as s,
-                meshed(envoy, folder, s.running.address, **PROFILES[profile]) as way,
+                meshed(envoy, folder, s.running.address, PROFILES[profile]) as way,
                 AsyncClient(way.outbound.address) as client,
             ):
                 async with asyncio.TaskGroup() as group:
@@ -196,7 +199,7 @@ async def test_a_relay_that_is_replaced_costs_nothing(envoy: Path, tmp_path: Pat
     address = f"127.0.0.1:{free_ports(1)[0]}"
     names = [f"r{number}" for number in range(30)]
     async with (
-        meshed(envoy, tmp_path, address, **PROFILES[profile]) as way,
+        meshed(envoy, tmp_path, address, PROFILES[profile]) as way,
         AsyncClient(way.outbound.address) as client,
     ):
         reading: asyncio.Task[list[str]] | None = None
