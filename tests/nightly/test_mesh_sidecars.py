@@ -55,9 +55,12 @@ class Profile(NamedTuple):
     idle: float = 0
 
 
+ISTIO = Profile()
+
+
 @asynccontextmanager
 async def meshed(
-    envoy: Path, folder: Path, address: str, profile: Profile = Profile(), *, filters: Sequence[dict[str, Any]] = ()
+    envoy: Path, folder: Path, address: str, profile: Profile = ISTIO, *, filters: Sequence[dict[str, Any]] = ()
 ) -> AsyncIterator[Way]:
     authority = Authority(folder / "mesh")
     desk, relay, other = (
@@ -163,7 +166,7 @@ async def drained_and_replaced(sidecar: Sidecar) -> None:
     await killed(sidecar)
 
 
-PROFILES = {"istio": Profile(), "envoy": Profile(route=15, idle=300), "short": Profile(route=1, idle=2)}
+PROFILES = {"istio": ISTIO, "envoy": Profile(route=15, idle=300), "short": Profile(route=1, idle=2)}
 Strike = Callable[[Sidecar], Awaitable[None]]
 STRIKES: tuple[Strike, ...] = (killed, frozen, frozen_and_replaced, drained_and_replaced)
 
