@@ -226,16 +226,16 @@ class Runner:
 
     def _feed(self, records: Sequence[Record]) -> None:
         issued = self._dispatches.of({each.headers.dispatch_id for each in records})
-        now_ns = self._clock.wall_ns()
+        evaluator, now_ns = self._evaluator, self._clock.wall_ns()
         for each in records:
             try:
                 rows = rows_of(each, issued, now_ns=now_ns)
             except InvalidRequest as error:
                 log.error("a record can't be read; triggers of its series are suspended", error=str(error))
-                self._evaluator.lose({each.series}, str(error), now_ns)
+                evaluator.lose({each.series}, str(error), now_ns)
                 continue
             if rows is not None:
-                self._evaluator.feed(each.series, rows, each.headers.span, each.stamp_ns)
+                evaluator.feed(each.series, rows, each.headers.span, each.stamp_ns)
 
     def _snapshot_if_due(self, *, paused: bool) -> None:
         """Write the state as a whole, if it has changed, for a small part of the time, and best in a pause."""
