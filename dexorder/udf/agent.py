@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from dexorder.udf.function import Function, Output, Same, values_of
@@ -15,6 +18,10 @@ from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.point_writer import PointWriter
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import AgentSession, Edge, MessageKind
+
+_OURS = (str(Path(__file__).parent), str(Path(messages.__file__).parent))
+_QUIET_SECONDS = 0.1
+"""Longest time without an answer while a function works on messages that were read together."""
 
 
 class Agent:
@@ -38,12 +45,19 @@ class Agent:
 
     def feed(self, data: bytes) -> bytes:
         """Return the frames that answer the requests in ``data``; the last one is an error if something failed."""
+        return b"".join(self.answers(data))
+
+    def answers(self, data: bytes) -> Iterator[bytes]:
+        """Yield what ``feed`` returns, in parts: a function that takes its time is heard while it works."""
         try:
-            self._take(self._splitter.feed(data))
+            bodies, place = self._splitter.feed(data), 0
+            while (place := self._take(bodies, place)) < len(bodies):
+                if frames := self._out.take():
+                    yield b"".join(frames)
             self._splitter.check()
         except Exception as error:  # whatever the function raises is its error
             self._fail(error)
-        return self._answers()
+        yield self._answers()
 
     def end(self) -> bytes:
         """Return the remaining output after the end of the input."""
@@ -55,14 +69,19 @@ class Agent:
             self._fail(error)
         return self._answers()
 
-    def _take(self, bodies: Sequence[bytes]) -> None:
-        takes_points = self._session.takes_points
-        for body in bodies:
+    def _take(self, bodies: Sequence[bytes], place: int) -> int:
+        """Take messages from a place on for a while; return the place of the next one."""
+        takes_points, until = self._session.takes_points, time.monotonic() + _QUIET_SECONDS
+        for number in range(place, len(bodies)):
+            body = bodies[number]
             if takes_points and (found := self._points.decode(body)) is not None:
                 self._take_point(body, *found)
             else:
                 self._take_request(body)
                 takes_points = self._session.takes_points
+            if time.monotonic() >= until:
+                return number + 1
+        return len(bodies)
 
     def _take_request(self, body: bytes) -> None:
         request = messages.decode_request(body)
@@ -163,8 +182,19 @@ class Agent:
     def _fail(self, error: Exception) -> None:
         text = str(error)
         known = isinstance(error, ValueError | ProtocolError)
-        self.error = self.error or (text if known and text else f"{type(error).__name__}: {text}")
+        self.error = self.error or (text if known and text else f"{type(error).__name__}: {text}") + _place(error)
         self.ended = True
+
+
+def _place(error: Exception) -> str:
+    """Print the traceback of an error of an author's code, and return its file and line; nothing for one of ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [each for each in frames if not each.filename.startswith(_OURS)]
+    if not theirs or frames[-1].filename.startswith(_OURS):
+        return ""
+    traceback.print_exception(error)
+    line = [each for each in theirs if each.filename == theirs[0].filename][-1]  # not one of a library that it calls
+    return f" ({line.filename}, line {line.lineno}, in {line.name})"
 
 
 _MANAGEMENT: dict[MessageKind, Callable[[Agent, pb.Request], Any]] = {

@@ -95,7 +95,8 @@ def start_server(function: type[Function[Any]], address: str) -> tuple[grpc.Serv
     def run(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         agent = Agent(function)
         for message in requests:
-            yield from _messages(agent.feed(unwrap(message)))
+            for frames in agent.answers(unwrap(message)):
+                yield from _messages(frames)
             if agent.ended:
                 return
         yield from _messages(agent.end())
@@ -162,7 +163,8 @@ def _session(function: type[Function[Any]], source: int, sink: int) -> int:
     agent = Agent(function)
     try:
         for data in _pieces(source):
-            _write(sink, agent.feed(data))
+            for frames in agent.answers(data):
+                _write(sink, frames)
             if agent.ended:
                 break
         else:

@@ -55,7 +55,7 @@ class CollectBatches(Function[list[int]]):
 class _NoConnection:
     """Connection that is never used: bytes are given to the link directly."""
 
-    read_fd = write_fd = -1
+    read_fd = write_fd = pid_fd = -1
     pid: int | None = None
 
     def half_close(self) -> None: ...
@@ -64,6 +64,9 @@ class _NoConnection:
         return "ended"
 
     def was_killed(self) -> bool:
+        return False
+
+    def is_away(self) -> bool:
         return False
 
     def close(self, grace_seconds: float) -> None: ...
@@ -160,7 +163,7 @@ def pieces(data: bytes, source: random.Random) -> list[bytes]:
 
 def feed_host(data: list[bytes], edge: Edge) -> bool:
     """Give bytes to the host's side of a running session; return whether it refuses them."""
-    spec = UdfSpec("fuzzed", prog="none", frame_limit_bytes=LIMIT_BYTES, output_limit_bytes=LIMIT_BYTES)
+    spec = UdfSpec("fuzzed", prog="none", frame_limit_bytes=LIMIT_BYTES, output_limit_bytes=100 * LIMIT_BYTES)
     link = Link(spec, _NoConnection(), threading.Event())
     link._session.sends(MessageKind.INIT)
     link._session.receives(MessageKind.INIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,7 +42,21 @@ class BatchMirror(Function[None]):
         return batch
 
 
-FUNCTIONS: dict[str, type[Function[Any]]] = {"chatty": Chatty, "mirror": Mirror, "batch_mirror": BatchMirror}
+class Slow(Function[None]):
+    """Takes its time for each point, and says nothing."""
+
+    ms = option(int, 10)
+
+    def point(self, point: Point, state: None) -> None:
+        time.sleep(self.ms / 1_000)
+
+
+FUNCTIONS: dict[str, type[Function[Any]]] = {
+    "chatty": Chatty,
+    "mirror": Mirror,
+    "batch_mirror": BatchMirror,
+    "slow": Slow,
+}
 
 if __name__ == "__main__":
     serve(FUNCTIONS[sys.argv.pop(1)])

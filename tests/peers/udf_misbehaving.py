@@ -56,6 +56,26 @@ def close_stdout() -> None:
     forever()
 
 
+def close_stdin() -> None:
+    os.close(0)
+    forever()
+
+
+def leave_a_helper(*, in_its_own_session: bool) -> Callable[[], None]:
+    """Exit while a helper keeps stdout and stderr."""
+
+    def act() -> None:
+        if os.fork() == 0:
+            if in_its_own_session:
+                os.setsid()
+            os.close(0)
+            time.sleep(20)
+            os._exit(0)
+        os._exit(1)
+
+    return act
+
+
 def begin_twice() -> None:
     for _ in range(2):
         respond(pb.Response(begin=pb.BeginBatch()))
@@ -92,6 +112,12 @@ ON_POINT: dict[str, Callable[[], None]] = {
     "exit_1": die(1),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "closes_stdout": close_stdout,
+    "closes_stdin": close_stdin,
+    "helper_keeps_stdout": leave_a_helper(in_its_own_session=False),
+    "daemon_keeps_stdout": leave_a_helper(in_its_own_session=True),
+    "stops_itself": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "huge_error": lambda: respond(pb.Response(error=pb.ErrorResponse(error="\x1b[31m\n" * 4_000_000))),
+    "slow": lambda: time.sleep(0.01),
     "hang": forever,
     "only_keepalives": keepalives,
     "endless_output": endless,

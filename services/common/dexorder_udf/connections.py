@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from dexorder_udf.errors import UdfError, UdfGone
+from dexorder_udf.errors import UdfError, UdfStopped, UdfUnreachable
 from dexorder_udf.spec import UdfSpec
 
 Log = Callable[[str], None]
@@ -26,6 +27,7 @@ _PIPE_BYTES = 1024 * 1024
 _LINE_BYTES = 4096
 _LAST_LINES = 8
 _POLL_SECONDS = 0.01
+_LOOK_MS = 200
 
 
 class UdfConnection(Protocol):
@@ -37,6 +39,8 @@ class UdfConnection(Protocol):
     read_fd: int
     write_fd: int
     pid: int | None = None
+    pid_fd: int = -1
+    """Readable once the process has ended; -1 where there is none."""
 
     def half_close(self) -> None:
         """Tell the UDF that the input has ended; its output can still be read."""
@@ -48,24 +52,29 @@ class UdfConnection(Protocol):
         """Return whether a signal has ended its process, as far as it can be known; asked after ``ending``."""
         return False
 
+    def is_away(self) -> bool:
+        """Return whether nothing is there that could answer; asked after ``ending``."""
+        return False
+
     def close(self, grace_seconds: float) -> None:
         """Close everything. A process that still runs gets the grace, SIGTERM, the grace again, and SIGKILL."""
 
 
-def open_connection(spec: UdfSpec, on_log: Log) -> UdfConnection:
+def open_connection(spec: UdfSpec, on_log: Log, stop: threading.Event) -> UdfConnection:
     """Start the process, or connect to the socket or the gRPC server.
 
     Raises:
         UdfError: The program can't be started, or a setting of gRPC is invalid.
-        UdfGone: Nothing listens within ``start_seconds``.
+        UdfUnreachable: Nothing listens within ``connect_seconds``.
+        UdfStopped: ``stop`` was set.
     """
     if spec.prog:
         return ProcessConnection(spec, on_log)
     if spec.socket:
-        return SocketConnection(spec)
+        return SocketConnection(spec, stop)
     from dexorder_udf.grpc_connection import GrpcConnection
 
-    return GrpcConnection(spec)
+    return GrpcConnection(spec, stop)
 
 
 class ProcessConnection(UdfConnection):
@@ -90,7 +99,9 @@ class ProcessConnection(UdfConnection):
             raise UdfError(spec.name, f"{spec.prog} can't be started: {error}") from None
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self.pid: int | None = self._process.pid
+        self.pid_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
         self._on_log = on_log
+        self._is_closing = False
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.write_fd = self._process.stdin.fileno()
         self.read_fd = self._process.stdout.fileno()
@@ -110,8 +121,8 @@ class ProcessConnection(UdfConnection):
     def ending(self) -> str:
         """Return the exit code or signal, and the last line on stderr."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-            self._stderr.join(1)  # its last lines before it died
+            self._process.wait(0.5)
+            self._stderr.join(0.3)  # its last lines before it died; a child of it may keep stderr open
         code = self._process.returncode
         if code is None:
             text = "it closed its stdout"
@@ -135,8 +146,12 @@ class ProcessConnection(UdfConnection):
                 self._process.wait(grace_seconds if number is not signal.SIGKILL else None)
                 break
         self._signal(signal.SIGKILL)  # children that it left behind
+        if self.pid_fd >= 0:
+            os.close(self.pid_fd)
+            self.pid_fd = -1
         assert self._process.stdout and self._process.stderr
         self._process.stdout.close()
+        self._is_closing = True
         self._stderr.join(1)
         if not self._stderr.is_alive():
             self._process.stderr.close()
@@ -148,7 +163,12 @@ class ProcessConnection(UdfConnection):
     def _read_stderr(self) -> None:
         assert self._process.stderr
         fd, rest = self._process.stderr.fileno(), b""
+        os.set_blocking(fd, False)  # the last look of a closing one may find nothing
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
         while True:
+            if not poll.poll(_LOOK_MS) and not self._is_closing:
+                continue
             try:
                 data = os.read(fd, 65536)
             except OSError:
@@ -169,9 +189,9 @@ class ProcessConnection(UdfConnection):
 class SocketConnection(UdfConnection):
     """A connection to a unix socket. While nothing listens, connecting is tried again, at growing intervals."""
 
-    def __init__(self, spec: UdfSpec) -> None:
+    def __init__(self, spec: UdfSpec, stop: threading.Event) -> None:
         assert spec.socket
-        deadline = time.monotonic() + spec.start_seconds
+        deadline = time.monotonic() + spec.connect_seconds
         tries = 0
         while True:
             self._socket = socket.socket(socket.AF_UNIX)
@@ -184,11 +204,12 @@ class SocketConnection(UdfConnection):
                 tries += 1
                 pause = min(spec.backoff(tries), 1.0)
                 if time.monotonic() + pause >= deadline:
-                    raise UdfGone(
+                    raise UdfUnreachable(
                         spec.name,
-                        f"nothing accepts connections at {spec.socket} within {spec.start_seconds:g} s: {error}",
+                        f"nothing accepts connections at {spec.socket} within {spec.connect_seconds:g} s: {error}",
                     ) from None
-                time.sleep(max(pause, _POLL_SECONDS))
+                if stop.wait(max(pause, _POLL_SECONDS)):
+                    raise UdfStopped(spec.name, "it was stopped") from None
         self._socket.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             self._socket.setsockopt(socket.SOL_SOCKET, option, _PIPE_BYTES)

@@ -4,6 +4,7 @@ SuiteError
 └── UdfError            the UDF can't run or has failed; the message starts with its name
     ├── UdfOptionError  an option is unknown or has another type than the UDF declares
     ├── UdfGone         its process or connection ended, or it does not answer; the host starts it again
+    │   └── UdfUnreachable  nothing answers at its address; it may be back at any time
     └── UdfStopped      the caller's stop ended a wait for it
 """
 
@@ -51,6 +52,10 @@ class UdfGone(UdfError):
 
 class UdfKilled(UdfGone):
     """A signal has ended the process, also before it was ready: that says nothing about its options."""
+
+
+class UdfUnreachable(UdfGone):
+    """Nothing answers at the UDF's address, which says nothing about the UDF: its owner tries again later."""
 
 
 class UdfStopped(UdfError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -16,19 +17,20 @@ import grpc
 from dexorder_common.config import read_settings
 from dexorder_common.rpc.channel import UdfChannelSettings, open_sync_channel
 from dexorder_udf.connections import UdfConnection
-from dexorder_udf.errors import ProtocolError, UdfError, UdfGone
+from dexorder_udf.errors import ProtocolError, UdfError, UdfStopped, UdfUnreachable
 from dexorder_udf.framing import FrameSplitter, unwrap, wrap
 from dexorder_udf.spec import UdfSpec
 
 METHOD = "/dexorder.udf.v1.UdfService/Run"
 _READ_BYTES = 256 * 1024
 _BUFFER_BYTES = 1024 * 1024
+_LOOK_SECONDS = 0.2
 
 
 class GrpcConnection(UdfConnection):
     """A call of ``UdfService.Run``; ``DEXORDER_UDF_CHANNEL_<NAME>`` has its TLS and token, none by default."""
 
-    def __init__(self, spec: UdfSpec) -> None:
+    def __init__(self, spec: UdfSpec, stop: threading.Event) -> None:
         assert spec.grpc_target
         limit = ("grpc.max_receive_message_length", spec.frame_limit_bytes + 64)
         try:
@@ -38,13 +40,12 @@ class GrpcConnection(UdfConnection):
         except (ValueError, OSError) as error:
             raise UdfError(spec.name, f"grpc {spec.grpc_target}: {error}") from None
         try:
-            grpc.channel_ready_future(self._channel).result(spec.start_seconds)
-        except grpc.FutureTimeoutError:
+            self._wait(spec, stop)
+        except UdfError:
             self._channel.close()
-            raise UdfGone(
-                spec.name, f"no gRPC server at {spec.grpc_target} answers within {spec.start_seconds:g} s"
-            ) from None
+            raise
         self._end = ""
+        self._is_away = False
         ours, self._theirs = socket.socketpair()
         self._ours = ours
         ours.setblocking(False)
@@ -56,6 +57,18 @@ class GrpcConnection(UdfConnection):
         self._reader = threading.Thread(target=self._responses, name=f"gRPC of UDF {spec.name}", daemon=True)
         self._reader.start()
 
+    def _wait(self, spec: UdfSpec, stop: threading.Event) -> None:
+        ready, deadline = grpc.channel_ready_future(self._channel), time.monotonic() + spec.connect_seconds
+        while time.monotonic() < deadline:
+            with suppress(grpc.FutureTimeoutError):
+                ready.result(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+                return
+            if stop.is_set():
+                raise UdfStopped(spec.name, "it was stopped")
+        raise UdfUnreachable(
+            spec.name, f"no gRPC server at {spec.grpc_target} answers within {spec.connect_seconds:g} s"
+        )
+
     def half_close(self) -> None:
         """End our direction of the call."""
         with suppress(OSError):
@@ -66,13 +79,17 @@ class GrpcConnection(UdfConnection):
         self._reader.join(1)
         return self._end or "it closed the connection"
 
+    def is_away(self) -> bool:
+        """Return whether the call has ended because no server answers any more."""
+        return self._is_away
+
     def close(self, grace_seconds: float) -> None:
         """Cancel the call and close the channel."""
         self._call.cancel()
         for each in (self._ours, self._theirs):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        self._reader.join(5)
+        self._reader.join(1)
         self._channel.close()
         self._ours.close()
         self._theirs.close()
@@ -96,6 +113,7 @@ class GrpcConnection(UdfConnection):
                 self._theirs.sendall(unwrap(message))
         except grpc.RpcError as error:
             self._end = f"its gRPC stream ended with {error.code().name}: {error.details()}"
+            self._is_away = error.code() is grpc.StatusCode.UNAVAILABLE
         except ProtocolError as error:
             self._end = f"it broke the protocol: {error}"
             self._call.cancel()

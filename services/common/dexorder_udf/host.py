@@ -19,10 +19,11 @@ import structlog
 
 from dexorder_udf import messages
 from dexorder_udf.connections import Log, open_connection
-from dexorder_udf.errors import UdfError, UdfGone, UdfKilled, UdfStopped
+from dexorder_udf.errors import UdfError, UdfGone, UdfKilled, UdfStopped, UdfUnreachable
 from dexorder_udf.link import Link
 from dexorder_udf.messages import UdfInfo
 from dexorder_udf.options import check_options
+from dexorder_udf.pace import PIECE_BYTES
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
 from dexorder_udf.spec import UdfSpec
@@ -30,7 +31,7 @@ from dexorder_udf.spec import UdfSpec
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_CHUNK_BYTES = 128 * 1024
+_CHUNK_BYTES = PIECE_BYTES
 
 
 class UdfHost:
@@ -42,6 +43,7 @@ class UdfHost:
         on_log: Log | None = None,
         on_start: Callable[[int | None], None] | None = None,
         stop: threading.Event | None = None,
+        on_restart: Callable[[str], None] | None = None,
     ) -> None:
         """Take the declaration.
 
@@ -51,10 +53,12 @@ class UdfHost:
                 None logs them.
             on_start: Called when the UDF is ready for data, at first and after each restart, with the id of its
                 process; None if it has none.
+            on_restart: Called with the reason when it is going to be started again.
             stop: Ends each wait for the UDF with `UdfStopped`, except those of ``close``, which must follow.
         """
         self.spec = spec
         self._on_start = on_start or (lambda pid: None)
+        self._on_restart = on_restart or (lambda reason: None)
         self._stop = stop or threading.Event()
         self.restarts = 0
         self._on_log = on_log or (lambda line: log.info("udf", udf=spec.name, line=line))
@@ -85,6 +89,7 @@ class UdfHost:
             snapshot: State from an earlier `checkpoint`; None or empty means none.
         Raises:
             UdfOptionError: An option is unknown or has the wrong type.
+            UdfUnreachable: Nothing answers at its address.
             UdfError: It can't be started, refuses, or does not answer in time.
         """
         if self._link is not None:
@@ -174,7 +179,9 @@ class UdfHost:
             raise UdfError(self.spec.name, f"its input can't be encoded: {error}") from None
 
     def _snapshot_is_due(self) -> bool:
-        return time.monotonic() - self._snapshot_at >= self.spec.snapshot_seconds
+        assert self._link is not None
+        is_much = self._link.output_bytes >= self.spec.output_limit_bytes // 2
+        return is_much or time.monotonic() - self._snapshot_at >= self.spec.snapshot_seconds
 
     def _take_snapshot(self) -> None:
         outputs, self._snapshot = self._perform(lambda link: link.snapshot())
@@ -196,6 +203,8 @@ class UdfHost:
                     self._link.feed(self._kept[self._fed])
                     self._fed += 1
                 return action(self._link)
+            except UdfUnreachable as error:
+                raise self._failed(error) from None
             except UdfGone as error:
                 self._pause_before_restart(error)
             except UdfStopped:
@@ -204,7 +213,7 @@ class UdfHost:
                 raise self._failed(error) from None
 
     def _connect(self) -> None:
-        connection = open_connection(self.spec, self._on_log)
+        connection = open_connection(self.spec, self._on_log, self._stop)
         self._close_connection = connection.close
         self._link = Link(self.spec, connection, self._stop)
         self._fed = 0
@@ -222,13 +231,15 @@ class UdfHost:
         self._end()
         self._restarts_in_a_row += 1
         if self._restarts_in_a_row > self.spec.max_restarts:
-            raise self._failed(
-                UdfError(self.spec.name, f"{error.reason}; given up after {self.spec.max_restarts} restarts in a row")
-            ) from None
+            kind = UdfError if self.spec.prog else UdfUnreachable  # somebody else starts that one again
+            reason = f"{error.reason}; given up after {self.spec.max_restarts} restarts in a row"
+            raise self._failed(kind(self.spec.name, reason)) from None
         self.restarts += 1
         pause = self.spec.backoff(self._restarts_in_a_row)
         self._on_log(f"dexorder: {error.reason}; restarted in {pause:g} s, with {len(self._kept)} chunks to repeat")
-        self._stop.wait(pause)
+        self._on_restart(error.reason)
+        if self._stop.wait(pause):
+            raise UdfStopped(self.spec.name, "it was stopped")
 
     def _failed(self, error: UdfError) -> UdfError:
         self._failure = error

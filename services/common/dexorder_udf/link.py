@@ -12,14 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.connections import UdfConnection
-from dexorder_udf.errors import ProtocolError, UdfError, UdfGone, UdfKilled, UdfStopped
+from dexorder_udf.errors import ProtocolError, UdfError, UdfGone, UdfKilled, UdfStopped, UdfUnreachable
 from dexorder_udf.framing import FrameSplitter, shown, text_hint
+from dexorder_udf.pace import PIECE_BYTES, Pace, cut
 from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge, HostSession, MessageKind
@@ -27,6 +27,14 @@ from dexorder_udf.spec import UdfSpec
 
 _READ_BYTES = 256 * 1024
 _WAIT_SECONDS = 0.5
+_SILENCE = 1.2
+"""Times ``timeout_seconds`` that a UDF may be silent: two keepalives were not answered then."""
+_KEEPALIVE_SECONDS = 0.5
+"""Longest time between two keepalives while the host waits: a write shows that a socket takes no more."""
+_LAST_WORDS_SECONDS = 0.5
+"""Time in which a UDF that takes no more input may say why, or end."""
+_ITEM_BYTES = 500
+"""Memory of an output beside its bytes on the wire."""
 T = TypeVar("T")
 
 
@@ -48,7 +56,9 @@ class Link:
         self._batch: list[Point] = []
         self._answers: dict[MessageKind, pb.Response] = {}
         self._keepalive_at = time.monotonic()
-        self._alive_at = self._keepalive_at
+        self._alive_at = self._progress_at = self._keepalive_at
+        self._pace = Pace(spec.timeout_seconds)
+        self._mark = self._unasked = 0
 
     # Requests
 
@@ -78,10 +88,15 @@ class Link:
             raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
 
     def feed(self, chunk: bytes) -> None:
-        """Write a chunk of whole data frames, and take the UDF's answers."""
+        """Write a chunk of whole data frames at the UDF's pace, and take its answers."""
         self._session.sends(MessageKind.POINT)
-        self._chunks.append(chunk)
-        self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
+        while chunk:
+            self._run(lambda: self._pace.room > 0, "take its input", "answer_seconds", keepalive=True)
+            piece, chunk = cut(chunk, min(self._pace.room, PIECE_BYTES))
+            self._mark = max(self._mark + 1, time.time_ns())
+            self._pace.sends(self._mark, len(piece), time.monotonic())
+            self._chunks.append(piece + messages.encode_message(pb.KeepaliveRequest(time=self._mark)))
+            self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
 
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
         """Return the outputs of everything that was fed, and the state after it."""
@@ -95,10 +110,21 @@ class Link:
         deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._connection.read_fd, select.POLLIN)
+        if self._connection.pid_fd >= 0:
+            poll.register(self._connection.pid_fd, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            if poll.poll(left * 1000) and not self._read():
+            events = dict(poll.poll(left * 1000))
+            if self._connection.read_fd in events and self._read() < 0:
+                return True
+            if self._connection.pid_fd in events:
+                self._read_rest()
                 return True
         return False
+
+    @property
+    def output_bytes(self) -> int:
+        """Memory of the outputs that have arrived, about."""
+        return self._output_bytes
 
     def take_outputs(self) -> list[Point | Batch]:
         """Return the outputs that are complete, and forget them."""
@@ -123,31 +149,38 @@ class Link:
         Args:
             done: Whether the wait is over.
             act: Awaited act, for the error.
-            setting: Name of the setting with the longest time for it, whatever the UDF sends meanwhile.
-            keepalive: Whether silence is an error, too.
+            setting: Name of the setting with the longest time for it.
+            keepalive: Whether silence is an error, too, and output and the acceptance of input prolong the time.
         """
         seconds: float = getattr(self._spec, setting)
         # The time before this call was ours: the UDF may have been blocked by us.
-        self._alive_at = now = time.monotonic()
+        self._alive_at = self._progress_at = now = time.monotonic()
         deadline = now + seconds
         poll = select.poll()
-        read_fd, write_fd = self._connection.read_fd, self._connection.write_fd
+        read_fd, write_fd, pid_fd = self._connection.read_fd, self._connection.write_fd, self._connection.pid_fd
+        if pid_fd >= 0:
+            poll.register(pid_fd, select.POLLIN)
         while not done():
             poll.register(read_fd, select.POLLIN | (select.POLLOUT if self._chunks and read_fd == write_fd else 0))
-            if write_fd != read_fd:
-                if self._chunks:
-                    poll.register(write_fd, select.POLLOUT)
-                else:
-                    with suppress(KeyError):
-                        poll.unregister(write_fd)
+            if write_fd != read_fd:  # without a chunk it only says that the other end is closed
+                poll.register(write_fd, select.POLLOUT if self._chunks else 0)
             events = dict(poll.poll(max(0.0, min(_WAIT_SECONDS, deadline - now)) * 1000))
-            if events.get(read_fd, 0) & ~select.POLLOUT and not self._read():
+            if events.get(read_fd, 0) & ~select.POLLOUT and self._read() < 0:
+                raise self._ended()
+            if pid_fd in events:
+                self._read_rest()
+                if done():
+                    return
                 raise self._ended()
             if self._chunks and events.get(write_fd, 0) & ~select.POLLIN:
                 self._write()
+            elif write_fd != read_fd and events.get(write_fd, 0) & select.POLLERR and not done():
+                raise self._input_closed()
             if self._stop.is_set():
                 raise UdfStopped(self._spec.name, "it was stopped")
             now = time.monotonic()
+            if keepalive:
+                deadline = self._progress_at + seconds
             if now > deadline:
                 reason = f"it did not {act} within {seconds:g} s ({setting})"
                 raise UdfGone(self._spec.name, reason + self._unfinished())
@@ -156,15 +189,18 @@ class Link:
 
     def _ended(self) -> UdfGone:
         reason = self._connection.ending() + self._unfinished()
+        if self._connection.is_away():
+            return UdfUnreachable(self._spec.name, reason)
         return (UdfKilled if self._connection.was_killed() else UdfGone)(self._spec.name, reason)
 
     def _watch(self, now: float) -> None:
-        if now - self._alive_at > self._spec.timeout_seconds:
-            raise UdfGone(
-                self._spec.name,
-                f"keepalive: it sent nothing for {self._spec.timeout_seconds:g} s{self._unfinished()}",
-            )
-        if now - self._keepalive_at >= self._spec.timeout_seconds / 2:
+        silence = _SILENCE * self._spec.timeout_seconds
+        if now - self._alive_at > silence:
+            raise UdfGone(self._spec.name, f"keepalive: it sent nothing for {silence:g} s{self._unfinished()}")
+        if (
+            now - self._keepalive_at >= min(self._spec.timeout_seconds / 2, _KEEPALIVE_SECONDS)
+            and len(self._chunks) < 2
+        ):
             self._keepalive_at = now
             # behind the chunk that is partly written, before the others
             request = messages.encode_message(pb.KeepaliveRequest(time=time.time_ns()))
@@ -178,31 +214,47 @@ class Link:
             except BlockingIOError:
                 return
             except OSError:
-                # What it sent before it ended may say why.
-                with suppress(OSError):
-                    while self._read():
-                        pass
-                raise self._ended() from None
-            self._alive_at = time.monotonic()
+                raise self._input_closed() from None
             if count < len(chunk):
                 self._written += count
                 return
             self._chunks.popleft()
             self._written = 0
 
-    def _read(self) -> bool:
-        """Take the arrived bytes; return False at the end of the stream."""
+    def _input_closed(self) -> UdfGone:
+        """Return why no more input is taken. What it sent before it ended may say it, and is raised."""
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        poll = select.poll()
+        for fd in (self._connection.read_fd, self._connection.pid_fd):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0 and not self._stop.is_set():
+            events = dict(poll.poll(left * 1000))
+            if self._connection.pid_fd in events:
+                self._read_rest()
+                return self._ended()
+            if events and self._read() < 0:
+                return self._ended()
+        return UdfGone(self._spec.name, "it closed its input" + self._unfinished())
+
+    def _read_rest(self) -> None:
+        """Take what has arrived of a process that has ended; a child of it may still hold the other end."""
+        while self._read() > 0:
+            pass
+
+    def _read(self) -> int:
+        """Take the arrived bytes; return their number, -1 at the end of the stream."""
         try:
             data = os.read(self._connection.read_fd, _READ_BYTES)
         except BlockingIOError:
-            return True
+            return 0
         except ConnectionError:
-            return False
+            return -1
         if not data:
-            return False
+            return -1
         self._alive_at = time.monotonic()
         self.take(data)
-        return True
+        return len(data)
 
     def take(self, data: bytes) -> None:
         """Take bytes that the UDF sent.
@@ -215,6 +267,7 @@ class Link:
 
     def _take(self, bodies: Sequence[bytes]) -> None:
         decode, takes_points, points = self._points.decode, self._session.takes_points, self._target()
+        unasked = self._unasked
         for body in bodies:
             self._output_bytes += len(body)
             if takes_points and (found := decode(body)) is not None:
@@ -222,6 +275,10 @@ class Link:
             else:
                 self._take_response(body)
                 takes_points, points = self._session.takes_points, self._target()
+        count = len(bodies) - (self._unasked - unasked)
+        self._output_bytes += count * _ITEM_BYTES
+        if count:
+            self._progress_at = self._alive_at
         if self._output_bytes > self._spec.output_limit_bytes:
             raise ProtocolError(f"it sent more than {self._spec.output_limit_bytes:,} bytes since its last snapshot")
 
@@ -246,6 +303,10 @@ class Link:
             raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
         elif kind is not MessageKind.KEEPALIVE:
             self._answers[kind] = response
+        else:
+            self._unasked += 1
+            if self._pace.takes(response.keepalive.time, time.monotonic()):
+                self._progress_at = self._alive_at
 
     def _checked(self, action: Callable[[], T]) -> T:
         try:

@@ -106,12 +106,18 @@ def _head(size: int) -> bytes:
     return encode_varint(len(tag_and_size) + size) + tag_and_size
 
 
+_KINDS = frozenset((float, int, str, bool))
+
+
 def _body(time_ns: int, names: Sequence[str], row: Sequence[Value]) -> bytes:
     """Return the time and the fields of a point."""
     message = pb.Point(time=int64("time_ns", time_ns))
     doubles: Any = message.fieldsDouble
-    for name, value in zip(names, row, strict=True):
-        kind = type(value)
+    for name, given in zip(names, row, strict=True):
+        value, kind = given, type(given)
+        if kind not in _KINDS and getattr(given, "shape", None) == ():  # a scalar of NumPy, which pandas has too
+            value = given.item()  # type: ignore[union-attr]
+            kind = type(value)
         if kind is float:
             doubles[name] = value
         elif kind is bool:

@@ -24,11 +24,12 @@ class UdfSpec:
         options: One value or the values of each option; text is read as the type that the UDF declares.
         task: Id of the task, sent with init; Kapacitor sends its task's id.
         node: Id of the node, sent with init.
-        timeout_seconds: Longest silence. A keepalive is requested at half of it. Only time in which the host reads
-            from the UDF counts; a UDF that accepts input is not silent.
-        start_seconds: Longest time for connecting, info, init and restore, each of which may be slow.
-        answer_seconds: Longest time for the answer to a snapshot request, which comes after the output of all input
-            under way (up to 2 MiB), and for accepting the next piece of input. Keepalives do not prolong it.
+        timeout_seconds: A UDF that sends nothing for 1.2 times this is dead; its keepalives are requested at half of
+            it. Only time in which the host waits for the UDF counts. A quarter of it bounds the input under way.
+        connect_seconds: Longest time for connecting to a socket or a gRPC server.
+        start_seconds: Longest time for info, init and restore, each of which may be slow.
+        answer_seconds: Longest time for the answer to a snapshot request, and for taking the next piece of input.
+            Each output, and the acceptance of input under way, prolongs it; keepalives alone do not.
         snapshot_seconds: Longest time between two snapshots while the UDF is fed.
         frame_limit_bytes: Size of the largest message of the UDF.
         replay_limit_bytes: Input that is kept for a restart; a snapshot is taken when there is more.
@@ -48,6 +49,7 @@ class UdfSpec:
     task: str = "dexorder"
     node: str = ""
     timeout_seconds: float = 10.0
+    connect_seconds: float = 60.0
     start_seconds: float = 60.0
     answer_seconds: float = 120.0
     snapshot_seconds: float = 60.0
@@ -68,6 +70,7 @@ class UdfSpec:
             raise UdfError(self.name, "args and env need prog")
         for name in (
             "timeout_seconds",
+            "connect_seconds",
             "start_seconds",
             "answer_seconds",
             "snapshot_seconds",

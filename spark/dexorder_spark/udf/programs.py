@@ -142,6 +142,10 @@ def _resolved(definition: UdfDefinition, declared: Mapping[str, Declared]) -> Ud
     return replace(definition, program="", command=program.command, options=options)
 
 
+_CONNECT_SECONDS = 2.0
+"""Time after which a UDF that nobody serves is shown as WAITING; it is tried again without an end."""
+
+
 def spec_of(definition: UdfDefinition, frame_limit_bytes: int) -> UdfSpec:
     """Return how the host runs a UDF."""
     command = definition.command
@@ -156,5 +160,6 @@ def spec_of(definition: UdfDefinition, frame_limit_bytes: int) -> UdfSpec:
         node=definition.name,
         timeout_seconds=definition.timeout_seconds,
         answer_seconds=definition.answer_seconds,
+        connect_seconds=_CONNECT_SECONDS,
         frame_limit_bytes=frame_limit_bytes,
     )

@@ -35,7 +35,7 @@ from dexorder_spark.udf.reader import UdfReader
 from dexorder_spark.udf.rows import rows_of
 from dexorder_spark.udf.sinks import Sinks
 from dexorder_spark.udf.state import StageState
-from dexorder_udf.errors import UdfError, UdfStopped
+from dexorder_udf.errors import UdfError, UdfStopped, UdfUnreachable
 from dexorder_udf.host import UdfHost
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.spec import UdfSpec
@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 OnLog = Callable[[str], None]
 _MAX_BACKOFF_S = 10.0
 _FED_AT_ONCE = 2_000
+_STOP_GRACE_S = 0.5
+"""Time for the end of output, for the end, and for the end after SIGTERM, when it is stopped."""
 
 
 class UdfStage:
@@ -105,6 +107,10 @@ class UdfStage:
                 self._run()
             except (Stopped, UdfStopped):
                 break
+            except UdfUnreachable as error:
+                failures += 1
+                log.warning("UDF waits", udf=self.definition.name, reason=error.reason)
+                self._show(UdfState.WAITING, error.reason)
             except (UdfError, SourceBroken) as error:
                 self._fail(error.reason if isinstance(error, UdfError) else str(error))
                 return
@@ -130,8 +136,13 @@ class UdfStage:
         """Start at the last commit, and go on until an error or ``stop``."""
         loaded = self._begin(self._lake.load())
         state = loaded.state or StageState()
-        host = UdfHost(self._spec, self._on_log, stop=self._stop)
         restarts = self._restarts
+
+        def show_restart(reason: str) -> None:
+            self._restarts = restarts + host.restarts
+            self._show(self.status.state, f"it is started again: {reason}")
+
+        host = UdfHost(self._spec, self._on_log, stop=self._stop, on_restart=show_restart)
         try:
             host.start(state.snapshot or None)
             feed = UdfFeed(self.definition.input, host.info.wants, self._tolerance_ns, state.feed)
@@ -140,7 +151,7 @@ class UdfStage:
             self._loop(host, feed, loaded, state, restarts)
         finally:
             self._restarts = restarts + host.restarts
-            host.close(1.0 if self._stop.is_set() else None)
+            host.close(_STOP_GRACE_S if self._stop.is_set() else None)
 
     def _begin(self, loaded: Loaded) -> Loaded:
         """Resume at the position of the table; what is new is committed, so that "now" stays where it is."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import numpy as np
 import pytest
 
 from dexorder.udf import SAME, Function
@@ -105,3 +109,46 @@ def test_a_value_that_does_not_fit_is_the_error(count: int) -> None:
     assert frame(keepalive) == messages.encode_message(pb.KeepaliveRequest(time=1))
     assert pb.Response.FromString(last).error.error == "n: 9223372036854775808 does not fit in 64 bits"
     assert agent.ended and agent.error
+
+
+class Divides(Function[None]):
+    def point(self, point: Point, state: None) -> Point:
+        return point.with_fields({"y": self.inverse(float(point.fields["x"]))})
+
+    def inverse(self, x: float) -> float:
+        return 1 / x
+
+
+def test_an_error_names_the_authors_line_and_its_traceback_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = started(Divides)
+    answers = agent.feed(b"".join(messages.encode_points([Point(1, {}, {"x": 0.0})])))
+    (error,) = FrameSplitter().feed(answers)
+    text = pb.Response.FromString(error).error.error
+    line = Divides.inverse.__code__.co_firstlineno + 1
+    assert text == f"ZeroDivisionError: float division by zero ({__file__}, line {line}, in inverse)"
+    assert "return 1 / x" in capsys.readouterr().err
+
+
+class OfNumpy(Function[None]):
+    def point(self, point: Point, state: None) -> Point:
+        values: dict[str, Any] = {"d": np.float64(1.5), "f": np.float32(0.5), "i": np.int64(7), "b": np.bool_(True)}
+        return point.with_fields(values | {"s": np.str_("x")})
+
+
+def test_scalars_of_numpy_are_values() -> None:
+    answers = started(OfNumpy).feed(b"".join(messages.encode_points([Point(n, {}, {"x": 0.0}) for n in range(50)])))
+    for body in FrameSplitter().feed(answers):
+        point = pb.Response.FromString(body).point
+        assert (dict(point.fieldsDouble), dict(point.fieldsInt)) == ({"d": 1.5, "f": 0.5}, {"i": 7})
+        assert (dict(point.fieldsBool), dict(point.fieldsString)) == ({"b": True}, {"s": "x"})
+
+
+class Naps(Function[None]):
+    def point(self, point: Point, state: None) -> Point:
+        time.sleep(0.05)
+        return point
+
+
+def test_a_function_that_takes_its_time_is_heard_while_it_works() -> None:
+    parts = list(started(Naps).answers(b"".join(messages.encode_points([Point(n) for n in range(10)]))))
+    assert len(parts) >= 4 and len(FrameSplitter().feed(b"".join(parts))) == 10

@@ -18,7 +18,8 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.tables import udf_table
-from dexorder_common.model.udf import TICKS, UdfInput, UdfState
+from dexorder_common.model.udf import TICKS, UdfCommand, UdfInput, UdfState
+from dexorder_spark.udf import programs
 from tests.fakes.pages import TICKER, control, page
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
@@ -130,6 +131,25 @@ def test_a_udf_that_never_answers_a_snapshot_request_fails(catalog: CatalogSetti
     with running(catalog, source, definition("hang", answer_seconds=1.0)) as rig:
         message = rig.wait_state(UdfState.FAILED, 60.0)
     assert message == "it did not answer snapshot within 1 s (answer_seconds); given up after 5 restarts in a row"
+
+
+def test_a_udf_that_is_away_is_waited_for_and_takes_up_where_it_was(
+    catalog: CatalogSettings, source: RunningSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_CONNECT_SECONDS", 0.2)
+    path = tmp_path / "udf.sock"
+    command = (sys.executable, str(ROOT / "tests" / "peers" / "udf_agent.py"), "mirror", str(path))
+    send(source, 0, 5)
+    with running(catalog, source, definition(command=UdfCommand(socket=str(path)), options={})) as rig:
+        assert "nothing accepts connections" in rig.wait_state(UdfState.WAITING)
+        for rows in (5, 8):
+            with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+                rig.wait_for(rows)
+                process.kill()
+            path.unlink(missing_ok=True)
+            send(source, rows, rows + 3)
+            rig.wait_state(UdfState.WAITING)
+    assert [row["sequence"] for row in table_rows(catalog)] == list(range(8))
 
 
 def test_a_stop_does_not_wait_for_a_udf_that_hangs(catalog: CatalogSettings, source: RunningSource) -> None:

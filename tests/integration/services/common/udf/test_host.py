@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from dexorder_udf import link
-from dexorder_udf.errors import UdfError, UdfOptionError
+from dexorder_udf.errors import UdfError, UdfOptionError, UdfStopped, UdfUnreachable
 from dexorder_udf.host import UdfHost
 from dexorder_udf.options import ValueType
 from dexorder_udf.points import Batch, Point
@@ -191,11 +192,41 @@ def test_a_socket_is_waited_for_and_connected_again_after_a_loss(tmp_path: Path)
     assert [each.fields["mean"] for each in outputs[2:]] == [float(n - 1) for n in range(2, 100)]  # type: ignore[union-attr]
 
 
+FUNCTIONS, PEERS = ROOT / "tests" / "peers" / "udf_functions.py", ROOT / "tests" / "peers" / "udf_misbehaving.py"
+
+
+@pytest.mark.parametrize("program", [FUNCTIONS, PEERS])
+def test_a_slow_function_with_a_backlog_is_not_taken_for_dead(program: Path) -> None:
+    """Its backlog takes several times each of the times that it has."""
+    short: dict[str, Any] = {"timeout_seconds": 0.5, "answer_seconds": 0.4, "max_restarts": 0}
+    with started(replace(spec("slow"), args=(str(program), "slow"), **short)) as host:
+        outputs = host.process(numbered(0, 200)) + host.checkpoint()[0]
+        assert len(outputs) == (200 if program is PEERS else 0)
+
+
+def test_who_is_away_can_be_waited_for_and_who_breaks_can_not() -> None:
+    away = UdfSpec("f", socket="/nowhere", connect_seconds=0.05)
+    with pytest.raises(UdfUnreachable):
+        UdfHost(away).start()
+    with pytest.raises(UdfError) as error:
+        UdfHost(replace(spec("mirror"), prog="/no/such/program")).start()
+    assert not isinstance(error.value, UdfUnreachable)
+
+
+def test_a_stop_ends_the_wait_for_a_connection() -> None:
+    stop = threading.Event()
+    stop.set()
+    ways: tuple[dict[str, Any], ...] = ({"socket": "/nowhere"}, {"grpc_target": "127.0.0.1:1"})
+    for way in ways:
+        with pytest.raises(UdfStopped):
+            UdfHost(UdfSpec("f", connect_seconds=3_600, **way), stop=stop).start()
+
+
 def test_nothing_listens() -> None:
     with pytest.raises(UdfError, match="nothing accepts connections at /nowhere within"):
-        UdfHost(UdfSpec("f", socket="/nowhere", start_seconds=0.1)).start()
+        UdfHost(UdfSpec("f", socket="/nowhere", connect_seconds=0.1)).start()
     with pytest.raises(UdfError, match=r"no gRPC server at .* answers within"):
-        UdfHost(UdfSpec("f", grpc_target="127.0.0.1:1", start_seconds=0.2)).start()
+        UdfHost(UdfSpec("f", grpc_target="127.0.0.1:1", connect_seconds=0.2)).start()
 
 
 def test_programs_that_do_not_start() -> None:

@@ -87,10 +87,28 @@ def test_a_death_leads_to_a_restart_and_then_to_an_error(name: str, words: str) 
     assert words in error and error.endswith("; given up after 1 restarts in a row")
 
 
-@pytest.mark.parametrize("name", ["hang", "no_keepalive"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("closes_stdin", "it closed its input"),
+        ("helper_keeps_stdout", "its process ended with exit code 1"),
+        ("daemon_keeps_stdout", "its process ended with exit code 1"),
+    ],
+)
+def test_an_end_that_leaves_a_descriptor_open_is_an_end(name: str, words: str) -> None:
+    error = error_of(spec(name, max_restarts=0, timeout_seconds=3_600, answer_seconds=3_600))
+    assert error == f'UDF "{name}": {words}; given up after 0 restarts in a row'
+
+
+def test_the_words_of_an_error_are_cut_and_shown() -> None:
+    error = error_of(spec("huge_error"))
+    assert len(error) < 10_000 and "\\x1b[31m\\n" in error and error.isprintable()
+
+
+@pytest.mark.parametrize("name", ["hang", "no_keepalive", "stops_itself"])
 def test_silence_is_named(name: str) -> None:
-    error = error_of(spec(name, **QUICK))
-    assert "keepalive: it sent nothing for 0.5 s; given up after 1 restarts in a row" in error
+    error = error_of(spec(name, max_restarts=0, **QUICK))
+    assert "keepalive: it sent nothing for 0.6 s; given up after 0 restarts in a row" in error
 
 
 @pytest.mark.parametrize("name", ["no_snapshot", "only_keepalives"])
