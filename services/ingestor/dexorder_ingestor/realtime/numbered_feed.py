@@ -361,8 +361,11 @@ class NumberedFeed:
         return self.gaps.close(t for t in trades if (k := self._known.get(t.number)) is None or k.time_ns != t.time_ns)
 
     def _set_due(self, now_ns: int) -> None:
+        due_ns = self.due_ns
         if self._sequence.gap is None:
             self.due_ns = self._socket.ends_ns if self._seam is None else now_ns
+            if self._known.has_doubts:
+                self.ask(due_ns)
         elif self._gap_ns is None:
             self._gap_ns = now_ns
             self.due_ns = now_ns + _REORDER_NS

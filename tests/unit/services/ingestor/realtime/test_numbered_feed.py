@@ -264,3 +264,20 @@ def test_candles_of_the_exchange_end_the_doubt_about_their_time_alone_also_over_
     assert not again.provisional
     feed.received([_trade(FIRST + 1, BEGIN_NS + 300 * SECOND_NS)], now_ns=1)
     assert not feed.provisional, "the next number proves all of it"
+
+
+def test_messages_of_the_socket_do_not_postpone_the_query_about_other_values() -> None:
+    tape = [_trade(FIRST + n, BEGIN_NS + (n - 1) * SECOND_NS) for n in range(5)]
+    other = tape[1]._replace(price=2.5)
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, FIRST, now_ns=0)
+    feed.query()
+    feed.answered(TradeAnswer(tape[:3], False, BEGIN_NS + 2 * SECOND_NS), now_ns=0)
+    for n in range(3):
+        assert not feed.corrected
+        feed.query()
+        now_ns = (n + 1) * SECOND_NS
+        feed.answered(TradeAnswer([tape[0], other, *tape[2 : 3 + n]], False, BEGIN_NS + 3 * SECOND_NS), now_ns=now_ns)
+        if n < 2:
+            feed.received([tape[3 + n]], now_ns=now_ns + 1)
+            assert feed.due_ns <= now_ns + SECOND_NS // 2
+    assert feed.corrected == [other]
