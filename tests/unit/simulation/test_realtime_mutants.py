@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,23 +10,28 @@ import pytest
 
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.realtime import Resumption
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.publisher import IngestorPublisher
+from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
+from dexorder_ingestor.realtime.numbered.open_gaps import OpenGaps
+from dexorder_ingestor.realtime.numbered.quiet_time import Quiet, QuietTime
 from dexorder_ingestor.realtime.trade_batches import TradeBatches
 from dexorder_relay.broker.dispatcher import JobDispatcher
 from dexorder_relay.state.realtime_job import RealtimeJob
 from tests.simulation.loop import Spinning
-from tests.simulation.realtime import RealtimeStory
+from tests.simulation.realtime import RealtimeProfile, RealtimeStory
 from tests.simulation.realtime_checks import Rule
-from tests.simulation.realtime_profiles import BEHIND, HOLD
+from tests.simulation.realtime_profiles import BEHIND, CORRECTED, DEAF_AND_BEHIND, HOLD, LATE
 from tests.unit.simulation.test_realtime import SEEDS
 
 pytestmark = pytest.mark.nightly  # they show that the gate's seeds notice, and a changed seed moves them
 
 
-def _broken() -> set[Rule]:
-    """Return the promises that the fixed seeds find broken, up to the first seed that finds any."""
-    profile = next(each for each in HOLD if each.name == "parts that die")
-    for seed in SEEDS:
+def _broken(profile: RealtimeProfile | None = None, seeds: Iterable[int] = SEEDS) -> set[Rule]:
+    """Return the promises that some seeds find broken, up to the first seed that finds any."""
+    profile = profile or next(each for each in HOLD if each.name == "parts that die")
+    for seed in seeds:
         if found := {each.rule for each in RealtimeStory(seed, profile).play()}:
             return found
     return set()
@@ -75,3 +80,25 @@ def test_a_job_that_spins_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TradeBatches, "due_ns", lambda self, settled_ns: due_ns(self, 2**63))
     with pytest.raises(Spinning):
         RealtimeStory(4, BEHIND).play()
+
+
+def test_time_that_is_settled_without_a_witness_is_claimed_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuietTime, "answered", lambda self, clock_ns, *, now_ns: Quiet(clock_ns, False))
+    assert _broken(DEAF_AND_BEHIND)
+
+
+def test_a_late_trade_that_is_thrown_away_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenGaps, "close", lambda self, trades: [])
+    assert _broken(LATE, range(1, 21))
+
+
+def test_a_first_value_that_stays_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(self: KnownTrades, answer: Sequence[Trade], *, now_ns: int) -> list[Trade]:
+        for trade in answer:
+            known = self._trades.get(trade.number)
+            if known is not None and (known.price, known.amount) != (trade.price, trade.amount):
+                raise BadAnswer("the answer has other values", kind="other_symbol")
+        return []
+
+    monkeypatch.setattr(KnownTrades, "judge", judge)
+    assert _broken(CORRECTED)

@@ -30,6 +30,13 @@ def start(
     return made
 
 
+def test_the_first_number_is_1_where_no_clock_says_more() -> None:
+    found = registry()
+    assert found.stop("declared") == UdfRegistration("declared", 1, True)
+    made = found.start("given", GIVEN, anew=False, client_id="me", wall_ns=0)
+    assert made is not None and made.generation == 1
+
+
 def test_a_start_makes_a_registration_with_a_number_that_grows() -> None:
     found = registry()
     first = start(found, GIVEN)
