@@ -15,7 +15,7 @@ def register_profiles() -> None:
     from hypothesis.internal.conjecture import providers
     from hypothesis.internal.constants_ast import Constants
 
-    settings.register_profile("gate", deadline=None, max_examples=60, derandomize=True)
+    settings.register_profile("gate", deadline=None, derandomize=True)
     settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
     settings.load_profile("gate")
 
