@@ -22,6 +22,8 @@ BATCH_MESSAGES = 64
 MAX_CALLS_NS = 5_000_000
 MAX_RECEIVE_NS = 20_000_000
 """Time to take what waits. Each commit writes the same pages of the indices, so a few large ones cost less."""
+MAX_FLOOD_NS = 5_000_000
+"""The same while a quota is exceeded: what is refused needs no commit, and other containers wait for their acks."""
 MAX_AHEAD = 512
 """Events that are read during a write, and taken in the next cycle all at once."""
 MAX_UNTAKEN = 10_000
@@ -156,14 +158,16 @@ class DispatcherCycle:
         A socket serves its peers in turn, and what is above a quota costs little, so a peer that floods is read at full
         speed: events count against its quota when they arrive, and others wait for this cycle and the next at most.
         """
-        until_ns = self._clock.monotonic_ns() + MAX_RECEIVE_NS
+        receiver, started_ns = self._processor.receiver, self._clock.monotonic_ns()
+        over_quota = receiver.over_quota
         copies, self._ahead = self._ahead, []
-        self._processor.receiver.take(copies)
+        receiver.take(copies)
         for _ in range(MAX_MESSAGES // BATCH_MESSAGES):
-            if self._clock.monotonic_ns() >= until_ns:
+            max_ns = MAX_RECEIVE_NS if receiver.over_quota == over_quota else MAX_FLOOD_NS
+            if self._clock.monotonic_ns() >= started_ns + max_ns:
                 break
             copies = self._read(BATCH_MESSAGES)
-            self._processor.receiver.take(copies)
+            receiver.take(copies)
             if len(copies) < BATCH_MESSAGES:
                 break
         return len(copies) >= BATCH_MESSAGES

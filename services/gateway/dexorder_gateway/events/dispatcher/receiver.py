@@ -35,6 +35,7 @@ class EventReceiver:
         work: Present unit of work, which the processor sets.
         pending_acks: For each queued event, the sender of its last copy.
         topics: Topics of users with open sessions, which the processor sets.
+        over_quota: How many events were refused because their container's quota was exceeded.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class EventReceiver:
         self.pending_acks: dict[EventKey, ReplyTo] = {}
         self.topics: dict[str, bytes] = {}
         self.work = work
+        self.over_quota = 0
         self._refused = Counter[str]()
 
     def take(self, copies: Sequence[ReadCopy]) -> None:
@@ -130,6 +132,7 @@ class EventReceiver:
         if body is None:
             verdict = self.quotas.take(container, event.priority, elapsed_ns)
             if verdict is Verdict.REFUSED:
+                self.over_quota += 1
                 self._refuse(reply_to, EventRefusal(key.event_id, "quota exceeded", "quota"))
                 return
             if problem := payload_problem(key.event_id, event.payload, self._settings.max_payload_bytes):

@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dexorder_common.clock import SystemClock
-from dexorder_gateway.events.dispatcher.cycle import MAX_CALLS_NS, MAX_MESSAGES, DispatcherCycle
+from dexorder_gateway.events.dispatcher.cycle import (
+    BATCH_MESSAGES,
+    MAX_CALLS_NS,
+    MAX_MESSAGES,
+    DispatcherCycle,
+)
 from dexorder_gateway.events.dispatcher.thread import DispatcherThread
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
@@ -48,6 +55,7 @@ class Flooded(Idle):
     def __init__(self) -> None:
         super().__init__()
         self.read = 0
+        self.on_read: Callable[[], object] = lambda: None
         self.acks: Counter[str] = Counter()
 
     def wait(self, *_: object, **__: object) -> tuple[bool, bool]:
@@ -56,6 +64,7 @@ class Flooded(Idle):
     def events(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
         for _ in range(limit):
             self.read += 1
+            self.on_read()
             yield LOCAL, body(f"n{self.read}"), b"flooder"
 
     def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
@@ -74,6 +83,22 @@ def test_a_flood_is_read_at_full_speed_and_refused_by_the_time_of_its_arrival(tm
     assert sockets.acks == {"QUEUED": 190, "quota exceeded": refused}, "a burst of one second, and 90 for 0.9 s"
     assert refused >= 10 * MAX_MESSAGES - 190
     assert stage.rows() == 190
+    stage.outbox.close()
+
+
+@pytest.mark.parametrize(("quota", "milliseconds"), [(1e9, 20), (100, 5)])
+def test_a_cycle_that_refuses_a_flood_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: float, milliseconds: int
+) -> None:
+    """Reading takes 0.1 ms an event."""
+    monkeypatch.setattr("dexorder_gateway.events.dispatcher.cycle.MAX_AHEAD", 0)
+    stage, sockets = Stage(tmp_path / "e.db", soft_events_per_second=quota, hard_events_per_second=quota), Flooded()
+    sockets.on_read = lambda: stage.clock.advance(SECOND // 10_000)
+    cycle = DispatcherCycle(stage.processor, sockets, stage.clock, lambda effects: None)
+    cycle.run(0)
+    before = sockets.read
+    cycle.run(0)
+    assert 10 * milliseconds <= sockets.read - before < 10 * milliseconds + BATCH_MESSAGES
     stage.outbox.close()
 
 
