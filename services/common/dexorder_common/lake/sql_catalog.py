@@ -32,12 +32,18 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 from pyiceberg.typedef import IcebergBaseModel, Identifier
+from sqlalchemy import event
 from sqlalchemy.engine import make_url
 
 from dexorder_common.storage.durable_sqlite import leave_unsafe_wal
 
 _CHEAP = (AddSnapshotUpdate, SetSnapshotRefUpdate, RemoveSnapshotRefUpdate)
 """Updates that leave schema and layout as they are, so that no copy has to be checked."""
+
+
+def _sync_commits(connection: Any, _: object) -> None:
+    """Have a commit synced, also with a rollback journal, whose deletion FULL does not sync."""
+    connection.execute("PRAGMA synchronous = EXTRA")
 
 
 class LakeCatalog(SqlCatalog):
@@ -47,6 +53,9 @@ class LakeCatalog(SqlCatalog):
         if (uri := properties.get("uri", "")).startswith("sqlite") and (database := make_url(uri).database):
             leave_unsafe_wal(Path(database))
         super().__init__(name, **properties)
+        if self.engine.dialect.name == "sqlite" and Path(self.engine.url.database or "").is_file():
+            event.listen(self.engine, "connect", _sync_commits)
+            self.engine.dispose()  # the connection that it has opened
         self._kept: dict[Identifier, Table] = {}
         self._texts: dict[UUID, tuple[_JsonList, _JsonList]] = {}
 

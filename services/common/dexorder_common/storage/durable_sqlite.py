@@ -122,8 +122,11 @@ class DiskSpace:
 
 
 def shared_journal_mode() -> str:
-    """Return the journal mode of a file with writers in several processes, which can't take turns."""
-    return "WAL" if RESET_IS_SAFE else "DELETE"
+    """Return the journal mode of a file with writers in several processes, which can't take turns.
+
+    A journal that is truncated is synced at a commit; one that is deleted is not, so that a power cut may undo it.
+    """
+    return "WAL" if RESET_IS_SAFE else "TRUNCATE"
 
 
 def leave_unsafe_wal(path: Path) -> None:

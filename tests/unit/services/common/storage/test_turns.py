@@ -6,11 +6,12 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.sql_catalog import LakeCatalog
 from dexorder_common.storage import durable_sqlite
 from dexorder_common.storage.durable_sqlite import background_checkpoints, open_durable, shared_journal_mode, turns
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, QueuedRow
@@ -88,5 +89,8 @@ def test_a_catalog_of_several_processes_has_no_wal_where_that_is_unsafe(
         first.create_namespace("a")
         first.close()
         assert journal_mode() == "wal", "it is in use"
-    CatalogSettings.local(tmp_path).load().create_namespace("b")
-    assert journal_mode() == mode == shared_journal_mode().lower()
+    second = CatalogSettings.local(tmp_path).load()
+    second.create_namespace("b")
+    with cast(LakeCatalog, second).engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3
+    assert journal_mode() == mode and shared_journal_mode() == ("WAL" if is_safe else "TRUNCATE")
