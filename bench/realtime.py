@@ -1,8 +1,9 @@
 """Realtime: trades a second, latency, start of the driver, and memory with many markets.
 
-    .venv/bin/python -m bench.realtime [speed] [latency] [start] [memory] [--markets 600] [--minutes 30]
+    .venv/bin/python -m bench.realtime [speed] [latency] [joined] [start] [memory] [--markets 600] [--minutes 30]
 
-Prints Markdown. Without a name all parts are measured: speed takes about 12 minutes, latency 4, start 5.
+Prints Markdown. Without a name all parts are measured: speed takes about 12 minutes, latency 4, start 5,
+joined a quarter of one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.memory import memory
-from bench.parts import realtime_latency, realtime_memory, realtime_speed
+from bench.parts import realtime_joined, realtime_latency, realtime_memory, realtime_speed
 from bench.parts.cpu import cpu_seconds
 from tests.rig import report
 from tests.rig.report import Row, table
@@ -48,13 +49,14 @@ def starts(folder: Path) -> str:
 def main() -> int:
     """Measure the parts that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, latency, start or memory")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, latency, joined, start or memory")
     parser.add_argument("--markets", type=int, default=600, help="markets in memory")
     parser.add_argument("--minutes", type=int, default=30, help="length of memory")
     options = parser.parse_args()
     parts: dict[str, Callable[[Path], str]] = {
         "speed": realtime_speed.run,
         "latency": realtime_latency.run,
+        "joined": realtime_joined.run,
         "start": starts,
         "memory": partial(realtime_memory.run, markets=options.markets, minutes=options.minutes),
     }
