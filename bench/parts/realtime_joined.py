@@ -34,7 +34,6 @@ from tests.rig.report import Row, table
 
 BATCH_SECONDS, TICK_NS = 2, SECOND_NS // 10
 ROUNDS = 5
-_BUY = pb.Trade.SIDE_BUY
 START_NS = 20_000 * 86_400 * SECOND_NS
 LOADS = ((53, 470), (500, 5_000))
 """Markets, and trades a second of all of them."""
@@ -53,9 +52,8 @@ def records(markets: int, rate: int) -> list[list[TradesRecord]]:
         start_ns = START_NS + tick * TICK_NS
         for each in range(rate * TICK_NS // SECOND_NS):
             number += 1
-            trade = pb.Trade(
-                trade_id=str(number), time_ns=start_ns + each, price=1.5, amount=0.25, side=1, received_ns=1
-            )
+            time_ns = start_ns + each
+            trade = pb.Trade(trade_id=str(number), time_ns=time_ns, price=1.5, amount=0.25, side=pb.Trade.SIDE_BUY)
             found.setdefault(number * 7919 % markets, []).append(trade)
         ticks.append([_record(market, tick, start_ns, trades) for market, trades in sorted(found.items())])
     return ticks
