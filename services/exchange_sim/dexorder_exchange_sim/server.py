@@ -17,7 +17,8 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from dexorder_common.config import split_address
-from dexorder_exchange_sim import recorded
+from dexorder_common.packages import install_command
+from dexorder_exchange_sim.candles import Source
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_exchange_sim.dialects import binance, bybit
 from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, SimRefusal, Tapes
@@ -43,6 +44,17 @@ _DIALECTS = (binance.DIALECT, bybit.DIALECT)
 _log = structlog.get_logger(__name__)
 
 
+def _recorded(settings: SimSettings) -> list[Source]:
+    """Return the recorded markets. Only they need pyarrow, which the extra ``ingestor`` is without."""
+    if not settings.recorded:
+        return []
+    try:
+        from dexorder_exchange_sim.recorded import load
+    except ModuleNotFoundError as error:
+        raise ValueError(f"recorded files need {error.name}: {install_command('lake')}") from None
+    return load(settings.recorded)
+
+
 class Simulator:
     """Simulated exchange: its markets, its clock, its fault rules and its statistics.
 
@@ -58,7 +70,7 @@ class Simulator:
         self.clock = SimClock(settings.now_ns, settings.speed)
         extra = extra_instruments(settings.markets, busy_seconds=settings.markets_busy_seconds)
         self.venue = SimVenue(
-            recorded.load(settings.recorded),
+            _recorded(settings),
             seed=settings.seed,
             extra=extra,
             dark_pools=[instrument for dialect in dialects for instrument in dialect.dark_pools],
