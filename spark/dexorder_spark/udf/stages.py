@@ -162,7 +162,7 @@ class UdfStages:
             on_log(f"dexorder: failed: {one.fault}")
             return Running(one, None, None, stop, failed)
         relay = RelayClient(self._settings.relay, stop, f"UDF {name}")
-        sinks = Sinks(name, one.definition.output, self._settings.gateway)
+        sinks = Sinks(name, one.definition.output, self._settings.gateway, on_log)
         try:
             stage = self._stage(one, relay, sinks, stop, on_log)
         except SuiteError as error:
