@@ -131,8 +131,10 @@ def test_a_repeated_batch_changes_nothing_and_is_reported_again(spark: SparkSess
     pipeline = Pipeline(CANDLES, trading, "test", recorder)
     first = pipeline.process(frame(spark, records))
     oracle.check(trading)
+    snapshots = trading.load().load_table(OHLC.name).metadata.snapshots
     second = pipeline.process(frame(spark, records))
     oracle.check(trading)
+    assert trading.load().load_table(OHLC.name).metadata.snapshots == snapshots, "nor is a claim written again"
     assert (first.path, second.path) == ("rewrite", "none"), "some of its pages share keys"
     assert recorder.pages[: len(recorder.pages) // 2] == recorder.pages[len(recorder.pages) // 2 :]
     assert recorder.finals == [FinalReport(dispatch_id(1), ingest_pb2.DataResponse.OK, None, 80)] * 2
