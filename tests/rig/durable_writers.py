@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from dexorder.events.outbox import open_outbox
 from dexorder_common.clock import SystemClock
+from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.user_events import Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import DeliveryChanges
@@ -120,8 +121,15 @@ def triggers(folder: Path) -> Iterator[int]:
         yield number
 
 
+def catalog(folder: Path) -> Iterator[int]:
+    lake = CatalogSettings.local(folder).load()
+    for number in count():
+        lake.create_namespace(f"n{number}")
+        yield number
+
+
 PARTS: dict[str, Callable[[Path], Iterator[int] | AsyncIterator[int]]] = {
-    each.__name__: each for each in (relay, gateway, contacts, publisher, triggers)
+    each.__name__: each for each in (relay, gateway, contacts, publisher, triggers, catalog)
 }
 
 
@@ -130,6 +138,8 @@ async def read(part: str, folder: Path) -> int:
     if part == "triggers":
         found = Journal(FolderFiles(folder)).read()
         return found[0].number + len(found[1]) if found else 0
+    if part == "catalog":
+        return len(CatalogSettings.local(folder).load().list_namespaces())
     if part == "relay":
         async with open_store(folder / "relay.db") as store:
             sql = "SELECT value FROM meta WHERE name LIKE 'test-%'"
