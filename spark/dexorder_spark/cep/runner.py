@@ -198,7 +198,8 @@ class Runner:
         applied = False
         try:
             while self._held:
-                changes, missed = self._held[0], list[Record]()
+                changes = self._held[0] = self._with_rows(self._held[0])
+                missed = list[Record]()
                 for topic in sorted({each.dataset.topic for each in changes.recent_rows}):
                     missed += self._missed(changes, topic)
                 self._evaluator.apply(_without(changes, missed, self._clock.wall_ns()))
@@ -208,6 +209,16 @@ class Runner:
         except (Unavailable, NotImplementedError) as error:
             log.warning("the source does not answer; new triggers wait", error=str(error))
         return applied
+
+    def _with_rows(self, changes: RegistrationChanges) -> RegistrationChanges:
+        """Return changes with recent rows of each series that nobody watches now; `take` could not know of all.
+
+        A series is not watched any more when its last trigger was deleted or has ended.
+        """
+        wanted = {series for each in changes.changes if each.trigger for series in watcher(each.trigger).series}
+        lacking = wanted - self._evaluator.watched - changes.recent_rows.keys()
+        rows = {each: self._recent_rows(each) for each in sorted(lacking)}
+        return replace(changes, recent_rows={**changes.recent_rows, **rows})
 
     def _missed(self, changes: RegistrationChanges, topic: str) -> list[Record]:
         """Return the records of newly watched series that were read before the changes arrived."""
