@@ -8,9 +8,10 @@ from tests.simulation import triggers
 
 RETURNED = 910_007
 """Seed in which a series loses its last trigger and gets another before the process has read on."""
+SEEDS = (*range(21), RETURNED)
 
 
-@pytest.mark.parametrize("seed", [*range(21), RETURNED])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_of_triggers_breaks(seed: int) -> None:
     assert any("relay: has t-" in line for line in triggers.simulate(seed).story)
 

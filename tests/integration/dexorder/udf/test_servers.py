@@ -98,7 +98,8 @@ def test_much_data_in_both_directions(way: str, tmp_path: Path) -> None:
 def test_an_exception_is_the_udfs_error(way: str, tmp_path: Path) -> None:
     with served(way, "chatty", tmp_path, options={"fail_at": 5}) as spec:
         host = started(spec)
-        with pytest.raises(UdfError, match=r'^UDF "chatty": it reports: RuntimeError: cannot handle 5$'):
+        where = r"\(/.*udf_functions.py, line \d+, in point\)"
+        with pytest.raises(UdfError, match=rf'^UDF "chatty": it reports: RuntimeError: cannot handle 5 {where}$'):
             host.process(points(0, 10))
             host.checkpoint()
         host.close()
