@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from tests.fakes.mesh_proxy import RepeatingProxy
 from tests.gateway_thread import MakeTopic, StartGateway, Write
 from tests.integration.services.gateway import test_peers as peers
-from tests.nightly.test_other_languages import PLUGINS, need
+from tests.nightly.test_other_languages import PLUGINS, need, run
 from tests.paths import ROOT
 
 pytestmark = [
@@ -53,8 +52,7 @@ async def test_every_record_comes_once_and_is_acked(
     peers.fill(write, topic)
     proxy = RepeatingProxy(*(each.address for each in gateways))
     async with proxy.listening() as address:
-        command = [consumer, address, topic, style]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=300)
+        done = await asyncio.to_thread(run, str(consumer), address, topic, style, folder=consumer.parent)
     assert done.returncode == 0, done.stderr
     found = Counter(done.stdout.splitlines())
     assert len(found) == peers.RECORDS == found.total()
