@@ -109,7 +109,8 @@ class DiskSpace:
             try:
                 result = attempt()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL or self._given_up.is_set():
+                code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # none if Python itself raised it
+                if code & 0xFF != sqlite3.SQLITE_FULL or self._given_up.is_set():
                     raise
             else:
                 if is_full:

@@ -219,14 +219,14 @@ async def test_failed_write_ends_the_dispatcher_before_any_ack(tmp_path: Path, m
         assert await container.ack() == QUEUED  # connected: the next event arrives before the failure
         answers: list[Ack] = []
 
-        def full(*_: object) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
+        def broken(*_: object) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
 
-        monkeypatch.setattr("dexorder_gateway.events.store.outbox.EventOutbox.write", full)
+        monkeypatch.setattr("dexorder_gateway.events.store.outbox.EventOutbox.write", broken)
         await container.send(user_event("e2", priority=Priority.CRITICAL))
         with suppress(Unavailable):  # it may have ended by then
             stage.dispatcher.publish(LOCAL, body("e3"), answers.append)
-        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
             await asyncio.wait_for(stage.dispatcher.failed, 30)
         with pytest.raises(TimeoutError):
             await container.ack(0.1)
@@ -285,8 +285,8 @@ async def test_failed_commit_in_its_thread_ends_the_dispatcher_without_an_ack(
 ) -> None:
     async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
         await send_at_once(stage, container, [f"n{number}" for number in range(100)])
-        commits.put(sqlite3.OperationalError("database or disk is full"))
-        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        commits.put(sqlite3.OperationalError("disk I/O error"))
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
             await asyncio.wait_for(stage.dispatcher.failed, 30)
         with pytest.raises(TimeoutError):
             await container.ack(0.1)
