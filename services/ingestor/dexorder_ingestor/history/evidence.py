@@ -322,6 +322,8 @@ class Evidence:
     def _lacks_an_end(self, open_ns: int, page: TimeRange) -> bool:
         """Return whether answers with candles on one side of a time only have to prove that it has none."""
         lead = self._candidates.lead(page)
+        if lead and open_ns in lead.known:
+            return False  # its value is disputed, and an answer with this candle alone does not show whose it is
         counting = complete(self._candidates.answers(page), sorted(lead.known if lead else ()))
         covering = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
         is_anchored = any(a.inner and a.inner.start_ns < open_ns < a.inner.end_ns for a in covering)
