@@ -198,10 +198,10 @@ FUNCTIONS, PEERS = ROOT / "tests" / "peers" / "udf_functions.py", ROOT / "tests"
 @pytest.mark.parametrize("program", [FUNCTIONS, PEERS])
 def test_a_slow_function_with_a_backlog_is_not_taken_for_dead(program: Path) -> None:
     """Its backlog takes several times each of the times that it has."""
-    short: dict[str, Any] = {"timeout_seconds": 0.5, "answer_seconds": 0.4, "max_restarts": 0}
+    short: dict[str, Any] = {"timeout_seconds": 2.0, "answer_seconds": 1.6, "max_restarts": 0}
     with started(replace(spec("slow"), args=(str(program), "slow"), **short)) as host:
-        outputs = host.process(numbered(0, 200)) + host.checkpoint()[0]
-        assert len(outputs) == (200 if program is PEERS else 0)
+        outputs = host.process(numbered(0, 500)) + host.checkpoint()[0]
+        assert len(outputs) == (500 if program is PEERS else 0)
 
 
 def test_who_is_away_can_be_waited_for_and_who_breaks_can_not() -> None:
