@@ -69,7 +69,9 @@ class LiveChain(Chain):
 @asynccontextmanager
 async def live_chain(folder: Path) -> AsyncIterator[LiveChain]:
     venue = {"slots": 2, "realtime": 2, "rate_per_second": 1000}
-    async with chain(folder, sim={"now_ns": None}, venue=venue, drain_seconds=2) as there:
+    # an ingestor that ends may miss a dispatch that is on its way: the lease brings it to another one
+    relay = {"lease_seconds": 15}
+    async with chain(folder, sim={"now_ns": None}, venue=venue, drain_seconds=2, relay=relay) as there:
         yield LiveChain(there.suite, there.gateway, there.sim, there.settings)
 
 
