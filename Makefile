@@ -81,6 +81,8 @@ coverage: classes  ## Lines and branches of all packages that tests reach; COVER
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
+# Three workers: each long group starts a suite of its own, and a suite that waits still takes a fifth of a core.
+smoke: PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
 	  tests/smoke tests/conformance tests/integration tests/newcomer

@@ -27,8 +27,6 @@ SHARED = ("smoke_suite", "spark", "kafka")
 """Fixtures of what a run starts once, which the tests that need the same one share on one worker; the mark ``spark``
 counts as its fixture.
 """
-OWN_SUITE = ("tests/smoke/test_kills.py", "tests/smoke/test_udf.py")
-"""Files whose ``smoke_suite`` is a second one, on another worker: all tests of one suite took as long as all others."""
 LONG = ("kafka",)
 """Marks of files whose tests take longer than others."""
 LONGEST = (
@@ -56,8 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         is_short = file not in LONGEST and 1 + (not marks & set(LONG))
         ranks[item] = SHARED.index(shared) if shared else len(SHARED) + is_short
-        group = f"second_{shared}" if shared == "smoke_suite" and file in OWN_SUITE else shared or file
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(shared or file))
         if "spark" in marks:  # the sockets that pyspark leaves to the garbage collector after a collect
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     items.sort(key=lambda item: ranks[item])

@@ -45,7 +45,7 @@ async def test_plain_reader_misses_nothing_when_udsource_is_killed(rig: Rig, tmp
     "death",
     [
         pytest.param(faults.stream_in_a_read, id="a stream cut in a message", marks=NIGHTLY),
-        pytest.param(faults.source_in_a_read, id="udsource killed in a read"),
+        pytest.param(faults.source_in_a_read, id="udsource killed in a read", marks=NIGHTLY),
         pytest.param(faults.source_before_the_ack, id="udsource killed between read and ack"),
         pytest.param(faults.kafka_before_the_ack, id="Kafka restarted", marks=NIGHTLY),
         pytest.param(faults.driver_at(Moment.DECODED), id="the driver killed before its commit", marks=NIGHTLY),

@@ -98,7 +98,7 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
         append_coverage(tables, [good], now_ns=head.fetched_ns)
 
 
-@pytest.mark.smoke
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_remain(
     spark: SparkSession, trading: CatalogSettings, monkeypatch: pytest.MonkeyPatch
