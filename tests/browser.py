@@ -21,7 +21,7 @@ import pytest
 from dexorder.supervisor.orphan_guard import guarded
 from tests.debian import ensure_installed
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
     "--headless=new",

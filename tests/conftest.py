@@ -30,8 +30,6 @@ counts as its fixture.
 LONG = ("kafka",)
 """Marks of files whose tests take longer than others."""
 LONGEST = (
-    "tests/smoke/test_funding.py",
-    "tests/newcomer/test_tutorial.py",
     "tests/smoke/test_source_crashes.py",
     "tests/integration/spark/cep/test_trigger_process.py",
 )

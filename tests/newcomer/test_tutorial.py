@@ -21,7 +21,7 @@ def test_steps_are_the_commands_and_programs_of_a_page() -> None:
     assert missing(Step("shell", "d", ["row 1"]), "row 2") == ["row 1"]
 
 
-@pytest.mark.smoke
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     follow(install(tmp_path))

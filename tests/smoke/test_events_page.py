@@ -199,6 +199,7 @@ async def test_page_survives_a_restart_of_the_gateway(site: Site, chromium: Brow
         assert all("WebSocket connection" in complaint for complaint in page.complaints), page.complaints
 
 
+@pytest.mark.nightly
 async def test_silent_gateway_is_detected(site: Site, chromium: Browser) -> None:
     async with opened(site.url, chromium, site.gateway.token("alice")) as page:
         await page.until(f"{CONNECTION} === 'Live'")

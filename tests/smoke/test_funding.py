@@ -34,6 +34,7 @@ def rates(since_s: int, until_s: int) -> list[tuple[int, float]]:
     return [(time_s * SECOND_NS, float(truth.rate(time_s))) for time_s in truth.times_s(since_s, until_s)]
 
 
+@pytest.mark.nightly
 def test_rates_arrive_once_each_although_the_interval_changes_answers_are_faulty_and_parts_die(tmp_path: Path) -> None:
     environment = {
         "DEXORDER_SIM_FUNDING": json.dumps({"BTCUSDT": CHANGES}),

@@ -85,10 +85,8 @@ def test_a_request_is_one_trace_through_every_part(smoke_suite: Suite, traces: C
     assert found[PRODUCE] == found[(*PRODUCE, "gateway: KafkaPixy/Produce")] >= 4, "three pages and the final record"
 
 
-@pytest.mark.parametrize(
-    ("part", "symbol"),
-    [pytest.param("relay", "DOGE/USDT", marks=pytest.mark.nightly), ("ingestor", "AVAX/USDT")],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("part", "symbol"), [("relay", "DOGE/USDT"), ("ingestor", "AVAX/USDT")])
 def test_the_trace_stays_one_when_a_part_is_killed(
     smoke_suite: Suite, traces: Collector, part: str, symbol: str
 ) -> None:

@@ -28,6 +28,7 @@ def udf_rows(client: Client) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: int(row["sequence"]))
 
 
+@pytest.mark.nightly
 def test_a_moving_average_of_live_trades_is_that_of_the_table(smoke_suite: Suite) -> None:
     suite, since_ns = smoke_suite, time.time_ns()
     with Client(suite.relay, patience_seconds=60) as client:

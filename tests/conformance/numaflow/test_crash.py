@@ -63,6 +63,7 @@ def test_ack_that_is_repeated_after_a_restart_counts(
     until(lambda: again.committed() == 20)
 
 
+@pytest.mark.nightly
 def test_hundred_thousand_acks_in_one_message(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
 ) -> None:

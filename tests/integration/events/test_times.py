@@ -111,6 +111,7 @@ async def escalation_s(rig: Rig, number: int) -> float:
     return (sent_out.started_ms - shown.started_ms) / 1000
 
 
+@pytest.mark.nightly
 async def test_07_a_frozen_client_is_passed_over_and_cut(patient: Rig, tmp_path: Path) -> None:
     await patient.reachable(user := patient.user())
     gateway = patient.gateway
