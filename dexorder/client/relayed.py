@@ -85,14 +85,16 @@ class RelaySource:
         with closing(self._open(series, span, None)) as answer:
             return RelayedRows(self, series, span, answer.row_count, answer.snapshot_id)
 
-    def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _RowStream:
+    def _open(
+        self, series: Series, span: TimeRange, snapshot_id: int | None, *, has_answered: bool = False
+    ) -> _RowStream:
         request = StreamRowsRequest(
             series=encode_series(series),
             start_ns=span.start_ns or None,  # the ends of time are on no grid
             end_ns=None if span.end_ns == MAX_TIME_NS else span.end_ns,
             snapshot_id=snapshot_id,
         )
-        return _RowStream(self.address, request)
+        return _RowStream(self.address, request, has_answered=has_answered)
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class RelayedRows:
 
     def batches(self) -> Iterator[Rows]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
-        with closing(self.source._open(self.series, self.span, self.snapshot_id)) as answer:
+        # the relay has counted them, so a stream that a proxy resets before its first message is opened again
+        with closing(self.source._open(self.series, self.span, self.snapshot_id, has_answered=True)) as answer:
             yield from _ascending(answer.batches(answer.row_count))
 
 
@@ -143,14 +146,14 @@ class _Place:
 class _RowStream:
     """Open stream of the relay with a known schema and number of rows; one that breaks is continued."""
 
-    def __init__(self, address: str, request: StreamRowsRequest) -> None:
+    def __init__(self, address: str, request: StreamRowsRequest, *, has_answered: bool = False) -> None:
         self._address = address
         self._request = request
         dataset = decode_series(request.series).dataset
         self._place = _Place(None if dataset.whole_exchange else dataset.time_column)
         self._known = 0
         """Rows to skip, of those that come."""
-        self._has_answered = False
+        self._has_answered = has_answered
         self._channel = open_sync_channel(address)
         try:
             self._schema, self.snapshot_id, self.row_count = self._opened(request)

@@ -22,6 +22,7 @@ PINGS = (
 )
 
 
+@pytest.mark.nightly
 async def test_idle_stream_survives_keepalive_pings() -> None:
     async with (
         grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=1), lambda server: ()) as running,

@@ -93,6 +93,7 @@ def test_bug_in_the_background_ends_in_a_restart(
     goes_on(start_udsource, broken)
 
 
+@pytest.mark.nightly
 def test_bug_ends_the_process_even_if_a_thread_hangs(
     start_udsource: StartUdsource, start_broken: Callable[..., Udsource]
 ) -> None:
