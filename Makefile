@@ -6,7 +6,8 @@ export PYTHONPATH := $(CURDIR)
 # pytest keeps the rewritten tests, so that each worker of the next run need not compile them again.
 export PYTHONDONTWRITEBYTECODE :=
 # More workers than cores: the groups of tests that share Kafka, Spark or a suite mostly wait. conftest.py sorts them.
-PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
+WORKERS := 4
+PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
 LIGHT := .venv/.light-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
@@ -82,7 +83,7 @@ coverage: classes  ## Lines and branches of all packages that tests reach; COVER
 	$(PY) -m coverage report
 
 # Three workers: each long group starts a suite of its own, and a suite that waits still takes a fifth of a core.
-smoke: PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
+smoke: WORKERS := 3
 smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
 	  tests/smoke tests/conformance tests/integration tests/newcomer

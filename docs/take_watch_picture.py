@@ -28,7 +28,7 @@ async def watched(ticker: str) -> WatchView:
         await client.history(ticker, 60, "-2h")
         for period in PERIODS:
             view.add_stored(await stored_candles(client, ticker, period))
-        async with aclosing(client.live(ticker, PERIODS)) as updates, asyncio.timeout(60):
+        async with aclosing(client.live(ticker, PERIODS, subscribe=False)) as updates, asyncio.timeout(60):
             started = time.monotonic()
             async for update in updates:
                 view.add(update, now_ns=time.time_ns())
