@@ -107,13 +107,10 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ord
         changes.append(AbsencesChanged(series, state.provisional.add(series, turned_up, now_ns=order.time_ns)))
     for job in state.jobs_of(series):
         fetched = [*job.acked, *([job.sent] if job.sent else [])]
-        stale = subtract(fetched, subtract(fetched, spans))
-        for part in stale:
+        for part in subtract(fetched, subtract(fetched, spans)):
             changes.append(RangesChanged(job.id, "handled", job.handled.add(part)))
             for kind in ("acked", "acked_empty", "refused"):
                 changes.append(RangesChanged(job.id, kind, getattr(job, kind).remove(part)))
-        if stale and settle_job(state, job):
-            changes.append(ValueStored(job))
 
 
 def replace(state: HistoryState, job: Job, spans: Sequence[TimeRange], order: Order, changes: Changes) -> None:

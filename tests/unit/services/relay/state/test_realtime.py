@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
-from dexorder_common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.realtime import (
+    Knowledge,
+    ProvisionalReason,
+    ProvisionalSpan,
+    RealtimeParams,
+    RealtimeState,
+    RealtimeStatus,
+    StartedSubscription,
+    Subscription,
+    UncheckedCandles,
+)
 from dexorder_common.model.time_range import RangeSet, TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import realtime as rules
@@ -176,6 +186,19 @@ class Life(RuleBasedStateMachine):
         rules.end(self.registry, job.dispatch_id, "lost", POLICY, changes, wall_ns=self.now_ns, now_ns=self.now_ns)
         self.save(changes)
 
+    @precondition(lambda self: any(each.dispatch_id for each in self.registry.jobs.values()))
+    @rule(seconds=st.lists(st.integers(1, 400), max_size=2, unique=True), periods=st.sets(st.sampled_from(PERIODS)))
+    def learn(self, seconds: list[int], periods: set[int]) -> None:
+        """The dispatch says which spans have one witness, and which candles no comparison has confirmed."""
+        (job,) = self.registry.jobs.values()
+        assert job.dispatch_id is not None
+        spans = [TimeRange(self.now_ns - each * SECOND_NS, self.now_ns) for each in sorted(seconds, reverse=True)]
+        provisional = tuple(ProvisionalSpan(each, ProvisionalReason.ONE_SOURCE) for each in spans)
+        unchecked = tuple(UncheckedCandles(period, span, 0, None) for period in sorted(periods) for span in spans)
+        changes = Changes()
+        rules.learn(self.registry, RealtimeStatus(job.dispatch_id, Knowledge(provisional, unchecked)), changes)
+        self.save(changes)
+
     @rule()
     def flush(self) -> None:
         self.save(rules.flush(self.registry))
@@ -233,6 +256,8 @@ class Life(RuleBasedStateMachine):
         for job_id, job in self.registry.jobs.items():
             assert stored[job_id].dispatch_id == job.dispatch_id and stored[job_id].sent == job.sent
             assert stored[job_id].positions.keys() == job.positions.keys()
+            assert stored[job_id].knowledge.provisional == job.knowledge.provisional
+            assert stored[job_id].knowledge.unchecked == job.knowledge.unchecked
             for period, position in stored[job_id].positions.items():
                 assert position.next_ns <= job.positions[period].next_ns
                 assert position.from_ns == job.positions[period].from_ns
