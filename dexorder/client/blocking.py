@@ -147,6 +147,7 @@ class BlockingTriggers(BlockingPart[AsyncTriggers]):
     """Triggers of one relay; see AsyncTriggers."""
 
     add = waiting(AsyncTriggers.add)
+    add_many = waiting(AsyncTriggers.add_many)
     remove = waiting(AsyncTriggers.remove)
     list = waiting(AsyncTriggers.list)
     events = iterating(AsyncTriggers.events)

@@ -8,7 +8,7 @@ for event in client.triggers.events("breakout"): print(event.ticker, event.rows)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,8 @@ from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 
 ChannelChoice = Channel | Preference | str
 _PAGE = 1_000
+_TRIGGERS_IN_A_CALL = 1_000
+_BYTES_IN_A_CALL = 2 << 20
 _ACK = ingest_pb2.CEPTriggerAck
 
 
@@ -64,6 +66,25 @@ class BacktestResult:
     events: tuple[TriggerEvent, ...]
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerAnswer:
+    """Answer to the registration of one of many triggers.
+
+    Attributes:
+        status: REGISTERED, ALREADY_REGISTERED, INVALID_SQL or ERROR.
+        reason: Why it is refused; empty otherwise.
+    """
+
+    trigger_id: str
+    status: str
+    reason: str = ""
+
+    @property
+    def is_registered(self) -> bool:
+        """True if it is evaluated from now on, or was before."""
+        return self.status in ("REGISTERED", "ALREADY_REGISTERED")
 
 
 class AsyncTriggers:
@@ -101,14 +122,45 @@ class AsyncTriggers:
         Raises:
             RequestRefused: The text or another value is refused, or the id is in use for another trigger.
         """
-        alert = _alert(user_id, priority, channels) if user_id else None
-        trigger = Trigger(trigger_id, sql, _tickers(tickers), callback_id, dict(parameters or {}), client_id, alert)
+        trigger = new_trigger(
+            trigger_id,
+            sql,
+            tickers,
+            parameters,
+            callback_id=callback_id,
+            client_id=client_id,
+            user_id=user_id,
+            priority=priority,
+            channels=channels,
+        )
         stub = self._connection.stub.trigger
         answer = (await self._connection.call(stub.RegisterTrigger, encode_registration(trigger))).ack
         if answer.status in (_ACK.REGISTERED, _ACK.ALREADY_REGISTERED):
             return bool(answer.status == _ACK.REGISTERED)
         status = _ACK.TriggerStatus.Name(answer.status)
         raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
+
+    async def add_many(self, triggers: Iterable[Trigger | Mapping[str, Any]]) -> list[TriggerAnswer]:
+        """Register many triggers, up to 1,000 in a call. Return an answer for each, in order.
+
+        A trigger that is refused stops no other one. Repeating the call registers what is not registered yet.
+
+        Args:
+            triggers: Each with the arguments of ``add`` by name, or as ``new_trigger`` returns it.
+
+        Raises:
+            RequestRefused: A value that this client checks is refused; nothing was sent.
+        """
+        answers: list[TriggerAnswer] = []
+        given = [each if isinstance(each, Trigger) else new_trigger(**each) for each in triggers]
+        for part in _calls([*map(encode_registration, given)]):
+            request = pb.RegisterTriggersRequest(triggers=part)
+            answer = await self._connection.call(self._connection.stub.trigger.RegisterTriggers, request)
+            answers += [
+                TriggerAnswer(each.trigger_id, _ACK.TriggerStatus.Name(each.status), each.error_message)
+                for each in answer.acks
+            ]
+        return answers
 
     async def remove(self, trigger_id: str) -> None:
         """Remove a trigger; RequestUnknown for an unknown id. Its events are kept."""
@@ -179,6 +231,37 @@ class AsyncTriggers:
                 markets += [BacktestMarket(m.ticker, m.rows, m.firings, m.suspended) for m in answer.markets]
                 period = answer.period_seconds or period
         return BacktestResult(period, tuple(markets), tuple(events), span.start_ns, span.end_ns)
+
+
+def new_trigger(
+    trigger_id: str,
+    sql: str,
+    tickers: str | Iterable[str],
+    parameters: Mapping[str, str] | None = None,
+    *,
+    callback_id: str = "",
+    client_id: str = "",
+    user_id: str = "",
+    priority: Priority | str = Priority.NORMAL,
+    channels: Sequence[ChannelChoice] = (),
+) -> Trigger:
+    """Return a trigger from the arguments of ``AsyncTriggers.add``; RequestRefused as there."""
+    alert = _alert(user_id, priority, channels) if user_id else None
+    return Trigger(trigger_id, sql, _tickers(tickers), callback_id, dict(parameters or {}), client_id, alert)
+
+
+def _calls(requests: Sequence[pb.RegisterTriggerRequest]) -> Iterator[list[pb.RegisterTriggerRequest]]:
+    """Yield the triggers of one call after the other."""
+    part: list[pb.RegisterTriggerRequest] = []
+    size = 0
+    for each in requests:
+        if part and (len(part) == _TRIGGERS_IN_A_CALL or size + each.ByteSize() > _BYTES_IN_A_CALL):
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += each.ByteSize()
+    if part:
+        yield part
 
 
 def _alert(user_id: str, priority: Priority | str, channels: Sequence[ChannelChoice]) -> Alert:

@@ -315,6 +315,7 @@ END
             Run("$ dexorder trigger add", SECONDS, unlike=NUMBERS, apart="[┃│▲▂┤]"),
             Saved("SELECT * FROM ohlc", "three-falls.sql"),
             Run("from dexorder import Client", {'{"cooldown": "300"}': '{"fire": "level", "period": "1"}'}),
+            Run("answers = client.triggers"),
             Run("for event in client", until="BTC/USDT"),
         ),
         prepared_by="dexorder history BTC/USDT.SIM 1m --since -6h --quiet --rows 0",

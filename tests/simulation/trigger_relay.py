@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
@@ -21,6 +21,7 @@ from dexorder_relay.engine import RelayEngine
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.requests.context import Context
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
+from dexorder_relay.triggers.text_checks import Text
 from dexorder_relay.triggers.triggers import RegisteredTriggers
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Process
@@ -32,9 +33,9 @@ _METRICS = RelayMetrics(CollectorRegistry())
 _SETTINGS = RelaySettings()
 
 
-async def _period_seconds(sql: str, parameters: Mapping[str, str]) -> int:
-    """Check a text in this process: no other one is in virtual time."""
-    return compile_trigger(sql, parameters).period_seconds
+async def _periods(texts: Sequence[Text]) -> list[int | SuiteError]:
+    """Check texts in this process: no other one is in virtual time."""
+    return [compile_trigger(sql, parameters).period_seconds for sql, parameters in texts]
 
 
 class Follower(Protocol):
@@ -98,10 +99,11 @@ class TriggersRelay:
         context = Context(_SETTINGS, frozenset({VENUE}), nothing, store, nothing, clock, _METRICS)
         engine = cast(
             RelayEngine,
-            SimpleNamespace(context=context, triggers=RegisteredTriggers(context, nothing, _period_seconds)),
+            SimpleNamespace(context=context, triggers=RegisteredTriggers(context, nothing, _periods)),
         )
         rpcs, reports = TriggerRpcs(engine), TriggerReports(engine)
         self._serve("RegisterTrigger", rpcs.RegisterTrigger, writes=True)
+        self._serve("RegisterTriggers", rpcs.RegisterTriggers, writes=True)
         self._serve("DeleteTrigger", rpcs.DeleteTrigger, writes=True)
         self._serve("ListTriggers", rpcs.ListTriggers)
         self._serve("ReportTriggerEvents", reports.ReportTriggerEvents, writes=True)

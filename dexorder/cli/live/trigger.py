@@ -1,9 +1,11 @@
-"""Commands ``dexorder trigger``: add, list, rm, tail, test."""
+"""Commands ``dexorder trigger``: add, register, list, rm, tail, test."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -17,9 +19,10 @@ from dexorder.cli.terminal import output
 from dexorder.cli.terminal.options import Count, Json, JsonLines, Relay, example
 from dexorder.cli.terminal.unknown import refuse_misspelt, refuse_unlisted
 from dexorder.client.inputs import read_cursor
+from dexorder.errors import RequestRefused
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import iso
-from dexorder_common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
+from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerEvent, Value
 
 if TYPE_CHECKING:
     from dexorder.client.triggers import BacktestResult
@@ -84,6 +87,52 @@ def add(
         return
     output.stdout().print(f"{trigger_id} is {'registered' if new else 'already registered'}")
     output.stderr().print(f"`dexorder trigger tail {trigger_id}` shows its events")
+
+
+@app.command(epilog=example("dexorder trigger register --file alerts.jsonl"))
+def register(
+    file: Annotated[Path, typer.Option("--file", help="File with a JSON object a line, or - for stdin")],
+    as_json: JsonLines = False,
+    relay: Relay = None,
+) -> None:
+    """Register many triggers, a thousand in a call. The same command again registers what is missing.
+
+    A line has trigger_id, sql and tickers, and may have parameters, callback_id, client_id, user_id, priority and
+    channels, as the arguments of `trigger add`. Lines that are refused are named, and stop no other one.
+    """
+    lines = sys.stdin.read() if str(file) == "-" else _text_of(file)
+    triggers = [_read_line(number, line) for number, line in enumerate(lines.splitlines(), 1) if line.strip()]
+    with dexorder.Client(relay) as client:
+        answers = client.triggers.add_many(triggers)
+    for each in answers:
+        if as_json:
+            output.print_json_line(
+                {"trigger_id": each.trigger_id, "status": each.status, "reason": each.reason or None}
+            )
+        elif not each.is_registered:
+            output.stderr().print(f"{each.trigger_id}: {each.status}: {each.reason}")
+    if not as_json:
+        counts = Counter(each.status for each in answers)
+        output.stdout().print(", ".join(f"{count:,} {status}" for status, count in counts.items()) or "no triggers")
+    if not all(each.is_registered for each in answers):
+        raise typer.Exit(1)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}") from None
+
+
+def _read_line(number: int, line: str) -> Trigger:
+    """Return the trigger of a line; an error names the line."""
+    from dexorder.client.triggers import new_trigger
+
+    try:
+        return new_trigger(**json.loads(line))
+    except (ValueError, TypeError, AttributeError, RequestRefused) as error:
+        raise typer.BadParameter(f"--file: line {number} is not a trigger: {error}") from None
 
 
 @app.command("list", epilog=example("dexorder trigger list"))
@@ -219,10 +268,7 @@ def read_sql(text: str) -> str:
         return sys.stdin.read()
     if not text.startswith("@"):
         return text
-    try:
-        return Path(text[1:]).read_text()
-    except OSError as error:
-        raise typer.BadParameter(f"{text[1:]}: {error.strerror}") from None
+    return _text_of(Path(text[1:]))
 
 
 def read_parameters(entries: Iterable[str]) -> dict[str, str]:

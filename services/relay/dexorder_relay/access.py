@@ -155,13 +155,13 @@ class CallerQuotas:
             if not own:
                 del self._unfinished[request.client_id], self._periods[request.client_id]
 
-    def submit(self, caller: Caller | None, *, now_ns: int) -> None:
-        """Count a submission; each uses its part of a minute, and a minute's worth may come at once.
+    def submit(self, caller: Caller | None, count: int = 1, *, now_ns: int) -> None:
+        """Count submissions; each uses its part of a minute, and a minute's worth may come at once.
 
         Exhausted says when the next one is accepted.
         """
         if caller is not None:
-            self._spend(caller, {"submissions_per_minute": 1}, MINUTE_NS, now_ns)
+            self._spend(caller, {"submissions_per_minute": count}, MINUTE_NS, now_ns)
 
     def spend(self, caller: Caller | None, requests: Sequence[HistoryRequest], *, again: bool, now_ns: int) -> None:
         """Count the periods of requests that are accepted; neither their end nor a cancel gives them back.

@@ -81,7 +81,7 @@ class RelayEngine:
         self.live.state = self.realtime.state
         self.queries.doubtful = self.realtime.provisional_in
         self._text_checks = TextChecks()
-        self.triggers = RegisteredTriggers(context, self.realtime, self._text_checks.period_seconds)
+        self.triggers = RegisteredTriggers(context, self.realtime, self._text_checks.periods)
         self._alerts = AlertSender(context, self.triggers)
         self.backtests = Backtests(catalog, settings)
         self.control = ControlChannel(settings.control_timeout_seconds)

@@ -65,6 +65,7 @@ class Evaluator:
             self._engines = shards.start(None, processes)
             self.cursor = None
         self._watchers = self._engines.watchers()
+        self._numbers = {each.trigger_id: number for number, each in self._watchers.items()}
 
     @property
     def watched(self) -> set[Series]:
@@ -112,14 +113,18 @@ class Evaluator:
         self.cursor = changes.cursor
 
     def _add(self, each: Register) -> None:
-        for registration, known in list(self._watchers.items()):
-            if known.trigger_id == each.trigger_id:  # its deletion is lost; an id has one trigger
-                self._remove(registration)
+        if (known := self._numbers.get(each.trigger_id)) is not None:  # its deletion is lost; an id has one trigger
+            self._remove(known)
         self._take(each)
 
     def _remove(self, registration: int) -> None:
         if registration in self._watchers:
             self._take(Remove(registration))
+
+    def _forget(self, registration: int) -> None:
+        known = self._watchers.pop(registration, None)
+        if known is not None and self._numbers.get(known.trigger_id) == registration:
+            del self._numbers[known.trigger_id]
 
     def feed(self, series: Series, rows: Sequence[Row], span: TimeRange, stamp_ns: int) -> None:
         """Give rows of a series to the engine, in the order in which the topic has them.
@@ -149,8 +154,9 @@ class Evaluator:
         match each:
             case Register():
                 self._watchers[each.registration] = watcher(each)
+                self._numbers[each.trigger_id] = each.registration
             case Remove():
-                self._watchers.pop(each.registration, None)
+                self._forget(each.registration)
             case Feed() if each.series.dataset is TRADES and each.since_ns is not None:
                 without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
             case _:
@@ -163,7 +169,7 @@ class Evaluator:
         outputs = self._engines.run(list(enumerate(inputs)))
         for each in outputs:
             if each.is_end:
-                self._watchers.pop(each.registration, None)
+                self._forget(each.registration)
         self.batch += 1
         self.positions = dict(positions)
         watched = {series.ticker for series in self.watched if series.dataset is TRADES}

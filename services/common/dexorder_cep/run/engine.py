@@ -79,12 +79,19 @@ class Engine:
         registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen)
         self._registrations[trigger_id] = registration
         found: list[Outcome] = []
-        for series in list(self._series.values()):
-            if series.period_seconds == registration.series_period and registration.wants(series.ticker):
-                found += self._begin(registration, series)
-                if trigger_id not in self._registrations:
-                    break
+        for series in self._of(registration):
+            found += self._begin(registration, series)
+            if trigger_id not in self._registrations:
+                break
         return found
+
+    def _of(self, registration: Registration) -> list[TickerSeries]:
+        """Return the series on which a trigger is evaluated, of those that have had rows."""
+        period = registration.series_period
+        if registration.tickers is None:
+            return [each for each in self._series.values() if each.period_seconds == period]
+        keys = ((period, ticker) for ticker in sorted(registration.tickers))
+        return [self._series[key] for key in keys if key in self._series]
 
     def remove(self, trigger_id: str) -> None:
         """Remove a trigger; nothing happens if it is not registered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ import structlog
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.cursor import Cursor, StreamStart
-from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.errors import InvalidRequest, SuiteError
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_common.model.triggers import EventKind
+from dexorder_common.model.triggers import EventKind, Trigger
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc import trigger_messages as messages
 from dexorder_common.rpc.common_messages import decode_cursor, encode_cursor, encode_start
@@ -29,6 +29,8 @@ from dexorder_relay.store import triggers as store
 
 log = structlog.get_logger(__name__)
 MAX_EVENTS = 10_000
+MAX_TRIGGERS = 1_000
+"""Triggers of a RegisterTriggers call; their bytes are limited by those of a message."""
 MAX_REASON = 1_000
 
 
@@ -40,22 +42,39 @@ class TriggerRpcs:
 
     async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, _: object) -> pb.RegisterTriggerResponse:
         """Register a trigger; an invalid field is a status in the answer, not a gRPC error."""
+        (outcome,) = await self._register([request])
+        if isinstance(outcome, SuiteError) and not isinstance(outcome, InvalidRequest):
+            raise outcome
+        return pb.RegisterTriggerResponse(ack=self._ack(request, outcome))
+
+    async def RegisterTriggers(self, request: pb.RegisterTriggersRequest, _: object) -> pb.RegisterTriggersResponse:
+        """Register triggers; whatever is wrong with one is a status in its own ack."""
+        if not 1 <= len(request.triggers) <= MAX_TRIGGERS:
+            raise InvalidRequest(f"triggers has {len(request.triggers)} entries; 1 to {MAX_TRIGGERS} are allowed")
+        outcomes = await self._register(request.triggers)
+        return pb.RegisterTriggersResponse(acks=map(self._ack, request.triggers, outcomes))
+
+    async def _register(self, requests: Sequence[pb.RegisterTriggerRequest]) -> list[bool | SuiteError]:
         caller = current_caller()
+        given: list[Trigger | SuiteError] = []
+        for each in requests:
+            try:
+                given.append(access.signed(caller, messages.decode_registration(each)))
+            except SuiteError as error:
+                given.append(error)
+        return await self.engine.triggers.register(given, caller)
+
+    def _ack(self, request: pb.RegisterTriggerRequest, outcome: bool | SuiteError) -> ingest.CEPTriggerAck:
         answer = ingest.CEPTriggerAck(trigger_id=request.trigger.trigger_id)
-        try:
-            trigger = access.signed(caller, messages.decode_registration(request))
-            new = await self.engine.triggers.register(trigger, caller)
-        except InvalidSql as error:
-            answer.status = ingest.CEPTriggerAck.INVALID_SQL
-            answer.error_message = str(error)
-        except InvalidRequest as error:
-            answer.status = ingest.CEPTriggerAck.ERROR
-            answer.error_message = str(error)
+        if isinstance(outcome, SuiteError):
+            is_text = isinstance(outcome, InvalidSql)
+            answer.status = ingest.CEPTriggerAck.INVALID_SQL if is_text else ingest.CEPTriggerAck.ERROR
+            answer.error_message = str(outcome)
         else:
-            answer.status = ingest.CEPTriggerAck.REGISTERED if new else ingest.CEPTriggerAck.ALREADY_REGISTERED
+            answer.status = ingest.CEPTriggerAck.REGISTERED if outcome else ingest.CEPTriggerAck.ALREADY_REGISTERED
         status = ingest.CEPTriggerAck.TriggerStatus.Name(answer.status)
         self.engine.context.metrics.trigger_registrations.labels(status).inc()
-        return pb.RegisterTriggerResponse(ack=answer)
+        return answer
 
     async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, _: object) -> pb.DeleteTriggerResponse:
         """Delete a trigger."""
@@ -103,10 +122,11 @@ class TriggerRpcs:
             )
         trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_ns, request.end_ns)
         rules.check_watched(trigger, self.engine.context.venues)
-        try:
-            await self.engine.triggers.check(trigger)
-        except InvalidSql as error:
-            raise InvalidRequest(f"sql_pattern: {error}") from None
+        (verdict,) = await self.engine.triggers.check([trigger])
+        if isinstance(verdict, InvalidSql):
+            raise InvalidRequest(f"sql_pattern: {verdict}")
+        if isinstance(verdict, SuiteError):
+            raise verdict
         with self.engine.context.quotas.stream(current_caller()):
             yield pb.BacktestTriggerResponse()  # the trigger is accepted; reading the rows takes time
             async with aclosing(self.engine.backtests.run(trigger, span)) as answers:

@@ -79,6 +79,14 @@ def needed(triggers: Iterable[RegisteredTrigger]) -> dict[str, RealtimeParams]:
     return {ticker: params_of(periods) for ticker, periods in found.items()}
 
 
+def covers(wanted: Mapping[str, RealtimeParams], more: Mapping[str, RealtimeParams]) -> bool:
+    """Tell whether the data of some triggers has all that others need."""
+    return all(
+        (known := wanted.get(ticker)) is not None and RealtimeParams.union((known, params)) == known
+        for ticker, params in more.items()
+    )
+
+
 def params_of(periods: Collection[int]) -> RealtimeParams:
     """Return the parameters of a subscription to series of these periods; 0 stands for trades."""
     candles = {period for period in periods if realtime_dataset(period) is CANDLES}

@@ -89,23 +89,40 @@ def find(connection: Connection, trigger_id: str) -> RegisteredTrigger | None:
     return next((_read(connection, row) for row in rows), None)
 
 
+def found(connection: Connection, trigger_ids: Iterable[str]) -> dict[str, RegisteredTrigger]:
+    """Return the triggers that have some of these ids now, by id."""
+    return {each: known for each in trigger_ids if (known := find(connection, each)) is not None}
+
+
 def register(
-    connection: Connection, trigger: Trigger, period_seconds: int, *, now_ns: int, limit: int | None
-) -> tuple[RegisteredTrigger | None, bool]:
-    """Store a trigger unless its id is in use. Return the one that has the id then, and whether it is new.
+    connection: Connection, triggers: Iterable[tuple[Trigger, int]], *, now_ns: int, limit: int | None
+) -> list[tuple[RegisteredTrigger | None, bool]]:
+    """Store triggers whose ids are not in use. Return for each the one that has the id then, and whether it is new.
 
     Args:
-        limit: Largest number of triggers of the client; beyond it nothing is stored, and nothing is returned.
+        triggers: Triggers with their periods.
+        now_ns: Time of the registration.
+        limit: Largest number of triggers of a client; those beyond it are not stored, and None is returned for them.
     """
-    if (known := find(connection, trigger.trigger_id)) is not None:
-        return known, False
     count = "SELECT count(*) FROM triggers WHERE client_id = ? AND deleted_ns IS NULL"
-    if limit is not None and connection.execute(count, (trigger.client_id,)).fetchone()[0] >= limit:
-        return None, False
-    new = RegisteredTrigger(trigger, 0, now_ns, TriggerState.RUNNING, period_seconds)
-    row = {name: each for name, each in REGISTERED.values(new).items() if name != "registration"}  # SQLite numbers it
-    _run(connection, insert("triggers", row | {"change": _next_change(connection)}))
-    return find(connection, trigger.trigger_id), True
+    owned: dict[str, int] = {}
+    outcomes: list[tuple[RegisteredTrigger | None, bool]] = []
+    for trigger, period_seconds in triggers:
+        client = trigger.client_id
+        if (known := find(connection, trigger.trigger_id)) is not None:
+            outcomes.append((known, False))
+            continue
+        if client not in owned:
+            owned[client] = connection.execute(count, (client,)).fetchone()[0]
+        if limit is not None and owned[client] >= limit:
+            outcomes.append((None, False))
+            continue
+        new = RegisteredTrigger(trigger, 0, now_ns, TriggerState.RUNNING, period_seconds)
+        row = {name: each for name, each in REGISTERED.values(new).items() if name != "registration"}  # SQLite's number
+        _run(connection, insert("triggers", row | {"change": _next_change(connection)}))
+        owned[client] += 1
+        outcomes.append((new, True))
+    return outcomes
 
 
 def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> None:

@@ -10,21 +10,28 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from dexorder_cep import InvalidSql
-from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.errors import Exhausted, SuiteError, Unavailable
 from dexorder_relay.triggers.text_worker import LENGTH, MAX_CPU_SECONDS, MAX_MEMORY_BYTES
 
 WORKERS = 2
-MAX_SECONDS = 30.0
-"""Wall-clock time of a check: far more than its CPU time, as the machine may be busy."""
+TEXTS_AT_ONCE = 50
+"""Texts of a call that a process gets at a time; then the texts of other calls have their turn."""
+MAX_COSTLY = 3
+"""Texts of a call that may need too much; those behind them are not compiled."""
+MAX_SECONDS = 60.0
+"""Wall-clock time of a part: far more than its CPU time, as the machine may be busy."""
 _TOO_MUCH = (
     f"to compile the text takes more than {MAX_CPU_SECONDS:g} s of CPU time or {MAX_MEMORY_BYTES >> 20} MiB; "
     "make it shorter, with fewer columns or nested queries"
 )
+_NOT_CHECKED = f"it is not compiled: {MAX_COSTLY} triggers before it in the call need too much; leave them out"
+Text: TypeAlias = tuple[str, Mapping[str, str]]
+"""SQL text and parameters of a trigger."""
 
 
 class TextChecks:
@@ -39,34 +46,51 @@ class TextChecks:
         self._room = asyncio.Semaphore(WORKERS)
         self._idle: list[asyncio.subprocess.Process] = []
 
-    async def period_seconds(self, sql: str, parameters: Mapping[str, str]) -> int:
-        """Return the period that a text reads; 0 for trades.
+    async def periods(self, texts: Sequence[Text]) -> list[int | SuiteError]:
+        """Return for each text, in order, the period that it reads, 0 for trades; or why it is refused.
 
         Raises:
-            InvalidSql: The text or a parameter is refused, or compiling needs too much.
             Unavailable: The machine is too busy.
         """
-        async with self._room:
-            process = await self._take()
-            is_sound = False
-            try:
-                async with asyncio.timeout(MAX_SECONDS):
-                    answer = await _ask(process, {"sql": sql, "parameters": dict(parameters)})
-                is_sound = True
-            except TimeoutError:
-                raise Unavailable("the check of a trigger's text takes too long now; try again") from None
-            except (asyncio.IncompleteReadError, ConnectionError):
-                raise InvalidSql(1, 1, _TOO_MUCH) from None
-            finally:
-                if is_sound:
-                    self._idle.append(process)
-                else:
-                    await _end(process)
-        if "reason" in answer:
-            raise InvalidSql(answer["line"], answer["column"], answer["reason"])
-        if "failure" in answer:
-            raise RuntimeError(answer["failure"])
-        return int(answer["period_seconds"])
+        keys = [(sql, tuple(sorted(parameters.items()))) for sql, parameters in texts]
+        different = dict(zip(keys, texts, strict=True))
+        verdicts = dict(zip(different, await self._periods([*different.values()]), strict=True))
+        return [verdicts[each] for each in keys]
+
+    async def _periods(self, texts: Sequence[Text]) -> list[int | SuiteError]:
+        found: list[int | SuiteError] = []
+        costly = 0
+        while len(found) < len(texts):
+            if costly == MAX_COSTLY:
+                return found + [Exhausted(_NOT_CHECKED)] * (len(texts) - len(found))
+            part = texts[len(found) : len(found) + TEXTS_AT_ONCE]
+            async with self._room:  # others have their turn after each part
+                verdicts = await self._verdicts(part)
+            found += map(_period_or_refusal, verdicts)
+            if len(verdicts) < len(part):
+                found.append(InvalidSql(1, 1, _TOO_MUCH))
+                costly += 1
+        return found
+
+    async def _verdicts(self, texts: Sequence[Text]) -> list[Any]:
+        """Return the verdicts of a process up to the text that needs too much, which has none."""
+        process = await self._take()
+        verdicts: list[Any] = []
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                await _ask(process, [(sql, dict(parameters)) for sql, parameters in texts])
+                for _ in texts:
+                    verdicts.append(await _answer(process))
+        except TimeoutError:
+            raise Unavailable("the check of a trigger's text takes too long now; try again") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return verdicts
+        finally:
+            if len(verdicts) == len(texts):
+                self._idle.append(process)
+            else:
+                await _end(process)
+        return verdicts
 
     async def aclose(self) -> None:
         """End the processes."""
@@ -89,11 +113,23 @@ class TextChecks:
         )
 
 
-async def _ask(process: asyncio.subprocess.Process, question: object) -> Any:
-    assert process.stdin and process.stdout
+def _period_or_refusal(verdict: Any) -> int | SuiteError:
+    if "reason" in verdict:
+        return InvalidSql(verdict["line"], verdict["column"], verdict["reason"])
+    if "failure" in verdict:
+        raise RuntimeError(verdict["failure"])
+    return int(verdict["period_seconds"])
+
+
+async def _ask(process: asyncio.subprocess.Process, question: object) -> None:
+    assert process.stdin
     data = json.dumps(question).encode()
     process.stdin.write(LENGTH.pack(len(data)) + data)
     await process.stdin.drain()
+
+
+async def _answer(process: asyncio.subprocess.Process) -> Any:
+    assert process.stdout
     header = await process.stdout.readexactly(LENGTH.size)
     return json.loads(await process.stdout.readexactly(LENGTH.unpack(header)[0]))
 

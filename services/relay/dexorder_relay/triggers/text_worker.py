@@ -1,7 +1,7 @@
 """Process that compiles triggers' texts, each within a limit of CPU time and memory: ``python -m`` this module.
 
-It reads texts from its standard input and writes verdicts to its standard output, as JSON behind its length. A text
-that exceeds a limit ends the process without a verdict.
+It reads lists of texts from its standard input and writes a verdict for each to its standard output, as JSON behind
+its length. A text that exceeds a limit ends the process without a verdict; the verdicts before it have been written.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def main(source: BinaryIO, target: BinaryIO, compile_text: Compile = compile_tri
     """Answer until the input ends."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the end of the CPU time ends the process
     while header := source.read(LENGTH.size):
-        given = json.loads(source.read(LENGTH.unpack(header)[0]))
-        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
-        limit_memory(MAX_MEMORY_BYTES)
-        answer = json.dumps(_verdict(compile_text, given["sql"], given["parameters"])).encode()
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        target.write(LENGTH.pack(len(answer)) + answer)
-        target.flush()
+        for sql, parameters in json.loads(source.read(LENGTH.unpack(header)[0])):
+            signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
+            limit_memory(MAX_MEMORY_BYTES)
+            answer = json.dumps(_verdict(compile_text, sql, parameters)).encode()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            target.write(LENGTH.pack(len(answer)) + answer)
+            target.flush()
 
 
 def _verdict(compile_text: Compile, sql: str, parameters: dict[str, str]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ The database is their only state. Signals wake those who wait for a change or an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
+from typing import cast
 
 import structlog
 
@@ -27,6 +28,7 @@ from dexorder_relay.requests.context import Context
 from dexorder_relay.state import triggers as rules
 from dexorder_relay.store import triggers as store
 from dexorder_relay.store.logs import Log, start_of
+from dexorder_relay.triggers.text_checks import Text
 
 log = structlog.get_logger(__name__)
 EVENTS_IN_A_READ = 500
@@ -41,62 +43,85 @@ class RegisteredTriggers:
     """The only part that changes triggers.
 
     Args:
-        period_seconds: Checks a text and its parameters; see `TextChecks`.
+        periods: Checks texts and their parameters; see `TextChecks`.
     """
 
     def __init__(
         self,
         context: Context,
         realtime: RealtimeJobs,
-        period_seconds: Callable[[str, Mapping[str, str]], Awaitable[int]],
+        periods: Callable[[Sequence[Text]], Awaitable[list[int | SuiteError]]],
     ) -> None:
         self._context = context
-        self._period_seconds = period_seconds
+        self._periods = periods
         self._realtime = realtime
         self._changed = asyncio.Event()
         self._changed.set()
+        self._wanted: dict[str, RealtimeParams] | None = None
+        """Data that the triggers need and that is subscribed to; None while that is not known."""
         self.alerts_wait = asyncio.Event()
         self.alerts_wait.set()
 
-    async def register(self, trigger: Trigger, caller: Caller | None = None) -> bool:
-        """Accept a trigger, which is on disk when this returns; return whether it is new.
+    async def register(
+        self, given: Sequence[Trigger | SuiteError], caller: Caller | None = None
+    ) -> list[bool | SuiteError]:
+        """Accept triggers, which are on disk together when this returns.
+
+        Args:
+            given: Triggers, and errors in the place of those that could not be read.
+            caller: Their owner.
+
+        Returns:
+            For each, in order, whether it is new, or why it is refused: InvalidSql for the text; InvalidRequest for
+            another field, or an id that is in use for another trigger; NotAllowed for the user of the alert; Exhausted
+            if the caller has too many triggers.
 
         Raises:
-            InvalidSql: The text is refused.
-            InvalidRequest: Another field is invalid, or the id is in use for another trigger.
-            Exhausted: The caller has too many triggers, or registers too fast.
-            NotAllowed: The caller may not send to the user of the alert.
+            Exhausted: The caller registers too fast, or the disk is full. Nothing is stored.
         """
-        context, quotas = self._context, self._context.quotas
-        rules.check(trigger, context.venues)
-        if trigger.alert is not None:
-            check_user(caller, "alert.user_id", trigger.alert.user_id)
-        known = await context.store.read(store.find, trigger.trigger_id)
-        is_new = False
-        if known is None:
-            context.store.check_space()
-            quotas.submit(caller, now_ns=context.clock.monotonic_ns())
-            period_seconds = await self.check(trigger)
-            now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
-            known, is_new = await context.store.write(
-                store.register, trigger, period_seconds, now_ns=now_ns, limit=limit
-            )
-        if known is None:
-            raise quotas.too_many_triggers(caller)
-        if known.trigger != trigger:
-            raise InvalidRequest(
-                f"trigger_id {trigger.trigger_id!r} is in use for another trigger; choose a new one, or delete that one"
-            )
-        if is_new:
-            self._notify()
-        return is_new
+        outcomes: list[Trigger | bool | SuiteError] = [self._checked(each, caller) for each in given]
+        sound = [each for each in outcomes if isinstance(each, Trigger)]
+        known = await self._context.store.read(store.found, [each.trigger_id for each in sound])
+        accepted = await self._accept([each for each in sound if each.trigger_id not in known], caller)
+        for place, trigger in enumerate(outcomes):
+            if isinstance(trigger, Trigger):
+                present = known.get(trigger.trigger_id)
+                outcomes[place] = next(accepted) if present is None else _same(present, trigger) or False
+        return outcomes  # type: ignore[return-value]  # no trigger is left
 
-    async def check(self, trigger: Trigger) -> int:
-        """Return the period of a text that compiles; InvalidSql, or InvalidRequest for a period that nobody builds."""
-        period_seconds = await self._period_seconds(trigger.sql, trigger.parameters)
-        if realtime_dataset(period_seconds).has_periods:
-            check_period(period_seconds)
-        return period_seconds
+    def _checked(self, given: Trigger | SuiteError, caller: Caller | None) -> Trigger | SuiteError:
+        if isinstance(given, SuiteError):
+            return given
+        try:
+            rules.check(given, self._context.venues)
+            if given.alert is not None:
+                check_user(caller, "alert.user_id", given.alert.user_id)
+        except SuiteError as error:
+            return error
+        return given
+
+    async def _accept(self, triggers: Sequence[Trigger], caller: Caller | None) -> Iterator[bool | SuiteError]:
+        """Compile and store triggers whose ids are not known; the outcomes are in their order."""
+        if not triggers:
+            return iter(())
+        context, quotas = self._context, self._context.quotas
+        context.store.check_space()
+        quotas.submit(caller, len(triggers), now_ns=context.clock.monotonic_ns())
+        outcomes: list[int | bool | SuiteError] = [*await self.check(triggers)]
+        compiled = [place for place, each in enumerate(outcomes) if not isinstance(each, SuiteError)]
+        entries = [(triggers[place], cast(int, outcomes[place])) for place in compiled]
+        now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
+        stored = await context.store.write(store.register, entries, now_ns=now_ns, limit=limit) if entries else []
+        for place, (present, is_new) in zip(compiled, stored, strict=True):
+            problem = quotas.too_many_triggers(caller) if present is None else _same(present, triggers[place])
+            outcomes[place] = problem or is_new
+        if new := [present for present, is_new in stored if present is not None and is_new]:
+            self._notify(new)
+        return iter(cast(list[bool | SuiteError], outcomes))
+
+    async def check(self, triggers: Sequence[Trigger]) -> list[int | SuiteError]:
+        """Return the periods of triggers, or why they are refused; see `TextChecks`, and periods that nobody builds."""
+        return [*map(_built, await self._periods([(each.sql, each.parameters) for each in triggers]))]
 
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
         """Delete a trigger; on disk when this returns. NotFound if there is none, or it is another client's."""
@@ -170,7 +195,11 @@ class RegisteredTriggers:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._subscribe(rules.needed(await self._context.store.read(store.live)))
+            self._wanted = None
+            wanted = rules.needed(await self._context.store.read(store.live))
+            if not self._changed.is_set():
+                self._wanted = wanted
+            await self._subscribe(wanted)
 
     async def _subscribe(self, wanted: dict[str, RealtimeParams]) -> None:
         present = {
@@ -192,7 +221,29 @@ class RegisteredTriggers:
             await act()
         except SuiteError as error:
             log.error("the data of triggers can't be subscribed to", what=what, error=str(error))
+            self._wanted = None
 
-    def _notify(self) -> None:
+    def _notify(self, new: Sequence[RegisteredTrigger] = ()) -> None:
+        """Wake the followers. Read all triggers again, unless some are new that need no more data."""
         self._context.signals.notify("triggers")
-        self._changed.set()
+        if not new or self._wanted is None or not rules.covers(self._wanted, rules.needed(new)):
+            self._changed.set()
+
+
+def _same(known: RegisteredTrigger, given: Trigger) -> InvalidRequest | None:
+    """Return the refusal of a trigger whose id another one has."""
+    if known.trigger == given:
+        return None
+    return InvalidRequest(
+        f"trigger_id {given.trigger_id!r} is in use for another trigger; choose a new one, or delete that one"
+    )
+
+
+def _built(period: int | SuiteError) -> int | SuiteError:
+    """Return a period that candles can have, or the refusal."""
+    if isinstance(period, int) and realtime_dataset(period).has_periods:
+        try:
+            check_period(period)
+        except SuiteError as error:
+            return error
+    return period

@@ -120,6 +120,7 @@ MATRIX = {
     "HistoryService/SnapshotTickers": CLIENTS,
     "RealtimeService/WatchMarketData": CLIENTS,
     "TriggerService/RegisterTrigger": CLIENTS,
+    "TriggerService/RegisterTriggers": CLIENTS,
     "TriggerService/DeleteTrigger": CLIENTS,
     "TriggerService/ListTriggers": CLIENTS,
     "TriggerService/WatchTriggerEvents": CLIENTS,

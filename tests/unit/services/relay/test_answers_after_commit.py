@@ -33,6 +33,7 @@ from tests.series_messages import series
 from tests.unit.services.relay.harness import ERROR, TICKER, Suite, at, page, suite
 from tests.unit.services.relay.realtime.worker import at_work, resume, start, subscription
 from tests.unit.services.relay.requests.test_instruments import market
+from tests.unit.services.relay.triggers.test_many_triggers import entry, register_many
 from tests.unit.services.relay.triggers.test_trigger_rpc import event, register
 
 Call = Callable[[], Awaitable[Any]]
@@ -168,6 +169,11 @@ async def trigger_to_register(s: Suite) -> Call:
     return lambda: register(s, "t")
 
 
+async def triggers_to_register(s: Suite) -> Call:
+    await start(s, "b")
+    return lambda: register_many(s.relay, [entry("t"), entry("u")])
+
+
 async def trigger_to_delete(s: Suite) -> Call:
     await register(s, "t")
     return lambda: s.relay.trigger.DeleteTrigger(trigger_pb.DeleteTriggerRequest(trigger_id="t"))
@@ -186,6 +192,7 @@ CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
     (udf_that_runs, 0),
     (udf_to_stop, 0),
     (trigger_to_register, 0),
+    (triggers_to_register, 0),
     (trigger_to_delete, 0),
     (trigger_events, 0),
     (coverage_to_repair, 0),
@@ -220,7 +227,7 @@ PLACES = {
     "service/udfs.py UdfRpcs.StopUdf await": AFTER.format("udf_to_stop"),
     "start.py load await": "the relay serves when it has loaded",
     "triggers/alerts.py AlertSender._send_some await": ORDER,
-    "triggers/triggers.py RegisteredTriggers.register await": AFTER.format("trigger_to_register"),
+    "triggers/triggers.py RegisteredTriggers._accept await": AFTER.format("trigger_to_register"),
     "triggers/triggers.py RegisteredTriggers.delete await": AFTER.format("trigger_to_delete"),
     "triggers/triggers.py RegisteredTriggers.report await": AFTER.format("trigger_events"),
     "verification/rechecker.py Rechecker._second_look await": ORDER,

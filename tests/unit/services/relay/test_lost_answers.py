@@ -62,10 +62,16 @@ async def test_subscriptions_and_triggers_are_started_and_ended_once(tmp_path: P
         )
         started = await lost(proxy, stub.realtime.StartRealtime, pb.StartRealtimeRequest(subscription=subscription))
         assert started.duplicate
-        trigger = ingest.CEPTriggerRequest(trigger_id="t", sql_pattern=SQL, tickers=[TICKER])
+        like_t: dict[str, Any] = {"sql_pattern": SQL, "tickers": [TICKER]}
+        trigger = ingest.CEPTriggerRequest(trigger_id="t", **like_t)
         registered = await lost(proxy, stub.trigger.RegisterTrigger, trigger_pb.RegisterTriggerRequest(trigger=trigger))
         assert registered.ack.status == ingest.CEPTriggerAck.ALREADY_REGISTERED
-        assert len((await stub.trigger.ListTriggers(trigger_pb.ListTriggersRequest())).triggers) == 1
+        batch = [trigger_pb.RegisterTriggerRequest(trigger=trigger)]
+        batch.append(trigger_pb.RegisterTriggerRequest(trigger=ingest.CEPTriggerRequest(trigger_id="u", **like_t)))
+        many = await lost(proxy, stub.trigger.RegisterTriggers, trigger_pb.RegisterTriggersRequest(triggers=batch))
+        assert [each.status for each in many.acks] == [ingest.CEPTriggerAck.ALREADY_REGISTERED] * 2
+        assert len((await stub.trigger.ListTriggers(trigger_pb.ListTriggersRequest())).triggers) == 2
+        await stub.trigger.DeleteTrigger(trigger_pb.DeleteTriggerRequest(trigger_id="u"))
         await lost(proxy, stub.realtime.StopRealtime, pb.StopRealtimeRequest(subscription_id="live"))
         with refused(grpc.StatusCode.NOT_FOUND, "trigger_id 't' is not known"):
             await lost(proxy, stub.trigger.DeleteTrigger, trigger_pb.DeleteTriggerRequest(trigger_id="t"))

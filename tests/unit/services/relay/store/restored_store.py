@@ -112,7 +112,7 @@ class RestoredStore:
     def register(self, trigger_id: str = "") -> None:
         """Register a trigger, by default a new one, unless it is there."""
         trigger = Trigger(trigger_id or f"t{next(self._names)}", "SELECT", (TICKER,))
-        write = self.store.write(triggers.register, trigger, 60, now_ns=self.now_ns, limit=None)
+        write = self.store.write(triggers.register, [(trigger, 60)], now_ns=self.now_ns, limit=None)
         self._do(write)
 
     def delete(self, trigger_id: str) -> None:

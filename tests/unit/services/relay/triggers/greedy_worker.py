@@ -13,7 +13,7 @@ def compile_text(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
     if sql == "loop":
         while True:
             pass
-    if sql == "memory":
+    if sql.strip() == "memory":
         held = [bytes(1 << 20)]
         while True:
             held += [bytes(1 << 20) for _ in held]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 import pytest
 
 from dexorder_cep import InvalidSql
+from dexorder_common.model.errors import Exhausted, SuiteError
 from dexorder_relay.triggers import text_checks
 from dexorder_relay.triggers.text_checks import TextChecks
 from tests.paths import ROOT
@@ -27,6 +28,13 @@ COLUMNS = (
 GREEDY = "tests.unit.services.relay.triggers.greedy_worker"
 
 
+async def period_of(checks: TextChecks, sql: str, parameters: Mapping[str, str]) -> int:
+    (found,) = await checks.periods([(sql, parameters)])
+    if isinstance(found, SuiteError):
+        raise found
+    return found
+
+
 @pytest.fixture
 async def checks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TextChecks]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -36,48 +44,66 @@ async def checks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TextChecks]:
 
 
 async def test_verdict_is_that_of_the_compiler(checks: TextChecks) -> None:
-    assert await checks.period_seconds(GOOD, {}) == 60
-    assert await checks.period_seconds("SELECT * FROM ticks WHERE price > 1", {}) == 0
+    assert await period_of(checks, GOOD, {}) == 60
+    assert await period_of(checks, "SELECT * FROM ticks WHERE price > 1", {}) == 0
     with pytest.raises(InvalidSql, match="clos") as refusal:
-        await checks.period_seconds("SELECT * FROM ohlc WHERE clos > 1", {})
+        await period_of(checks, "SELECT * FROM ohlc WHERE clos > 1", {})
     assert refusal.value.line == 1
     with pytest.raises(InvalidSql, match="unknown"):
-        await checks.period_seconds(GOOD, {"unknown": "1"})
+        await period_of(checks, GOOD, {"unknown": "1"})
     with pytest.raises(RuntimeError, match="KeyError"):
-        await checks.period_seconds("fault", {})
+        await period_of(checks, "fault", {})
 
 
 @pytest.mark.parametrize("text", ["loop", "memory"])
 async def test_text_that_needs_too_much_is_refused_and_others_are_checked_meanwhile(
     checks: TextChecks, text: str
 ) -> None:
-    greedy = asyncio.create_task(checks.period_seconds(text, {}))
-    assert await checks.period_seconds(GOOD, {}) == 60
+    greedy = asyncio.create_task(period_of(checks, text, {}))
+    assert await period_of(checks, GOOD, {}) == 60
     with pytest.raises(InvalidSql, match="takes more than 1 s of CPU time or 64 MiB"):
         await greedy
-    assert await checks.period_seconds(GOOD, {}) == 60
+    assert await period_of(checks, GOOD, {}) == 60
+
+
+async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
+    checks: TextChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_checks, "WORKERS", 1)
+    checks._room = asyncio.Semaphore(1)
+    good = [f"SELECT * FROM ohlc WHERE close > {n}" for n in range(400)]
+    texts = [good[0], "loop", good[0], "SELECT", "memory", good[1], "memory ", *good[2:200]]
+    batch = asyncio.create_task(checks.periods([(each, {}) for each in texts]))
+    await asyncio.sleep(0)
+    assert await period_of(checks, GOOD, {}) == 60
+    assert not batch.done(), "the other text has waited for the whole batch"
+    found = await batch
+    kinds = [each if isinstance(each, int) else type(each).__name__ for each in found]
+    assert kinds[:7] == [60, "InvalidSql", 60, "InvalidSql", "InvalidSql", 60, "InvalidSql"]
+    assert {type(each) for each in found[7:]} == {Exhausted} and len(found) == len(texts)
+    assert await checks.periods([(each, {}) for each in good[200:320]]) == [60] * 120
 
 
 async def test_caller_who_goes_and_process_that_dies_cost_the_next_text_nothing(
     checks: TextChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_checks, "WORKERS", 1)
-    gone = asyncio.create_task(checks.period_seconds("loop", {}))
+    gone = asyncio.create_task(period_of(checks, "loop", {}))
     await asyncio.sleep(0.5)
     gone.cancel()
     with suppress(asyncio.CancelledError):
         await gone
-    assert await checks.period_seconds(GOOD, {}) == 60
+    assert await period_of(checks, GOOD, {}) == 60
     (idle,) = checks._idle
     idle.send_signal(signal.SIGKILL)
     await idle.wait()
-    assert await checks.period_seconds(GOOD, {}) == 60
+    assert await period_of(checks, GOOD, {}) == 60
 
 
 async def test_process_is_kept_and_ends_with_the_checks(checks: TextChecks) -> None:
-    await checks.period_seconds(GOOD, {})
+    await period_of(checks, GOOD, {})
     (first,) = checks._idle
-    await checks.period_seconds(GOOD, {})
+    await period_of(checks, GOOD, {})
     assert checks._idle == [first]
     await checks.aclose()
     assert first.returncode == -signal.SIGKILL
@@ -93,7 +119,7 @@ async def test_what_the_compiler_accepts_or_refuses_by_itself_is_far_below_the_l
             text = f"(SELECT {columns} FROM {text})"
         with suppress(InvalidSql):
             try:
-                await checks.period_seconds(f"SELECT {columns} FROM {text}", {})
+                await period_of(checks, f"SELECT {columns} FROM {text}", {})
             except InvalidSql as error:
                 assert "takes more than" not in error.reason, (levels, columns[:200])
                 raise

@@ -148,6 +148,54 @@ class RegisterTriggerResponse(_message.Message):
 Global___RegisterTriggerResponse: _TypeAlias = RegisterTriggerResponse  # noqa: Y015
 
 @_typing.final
+class RegisterTriggersRequest(_message.Message):
+    """Triggers to register."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIGGERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def triggers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisterTriggerRequest]:
+        """1 to 1,000 triggers."""
+
+    def __init__(
+        self,
+        *,
+        triggers: _abc.Iterable[Global___RegisterTriggerRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["triggers", b"triggers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterTriggersRequest: _TypeAlias = RegisterTriggersRequest  # noqa: Y015
+
+@_typing.final
+class RegisterTriggersResponse(_message.Message):
+    """Answer to the registrations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def acks(self) -> _containers.RepeatedCompositeFieldContainer[_ingest_pb2.CEPTriggerAck]:
+        """One for each trigger of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        acks: _abc.Iterable[_ingest_pb2.CEPTriggerAck] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterTriggersResponse: _TypeAlias = RegisterTriggersResponse  # noqa: Y015
+
+@_typing.final
 class TriggerAlert(_message.Message):
     """Delivery of a trigger's firings to a user, each as an ALERT_TRIGGERED event of the gateway."""
 

@@ -40,6 +40,11 @@ class TriggerServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerResponse.FromString,
                 _registered_method=True)
+        self.RegisterTriggers = channel.unary_unary(
+                '/dexorder.relay.v1.TriggerService/RegisterTriggers',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersResponse.FromString,
+                _registered_method=True)
         self.DeleteTrigger = channel.unary_unary(
                 '/dexorder.relay.v1.TriggerService/DeleteTrigger',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.DeleteTriggerRequest.SerializeToString,
@@ -72,6 +77,17 @@ class TriggerServiceServicer:
         REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
         ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
         INVALID_SQL with line, column and reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterTriggers(self, request, context):
+        """Register up to 1,000 triggers in one commit.
+
+        One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
+        reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
+        registers what is not registered yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +130,11 @@ def add_TriggerServiceServicer_to_server(servicer, server):
                     servicer.RegisterTrigger,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerResponse.SerializeToString,
+            ),
+            'RegisterTriggers': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterTriggers,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersResponse.SerializeToString,
             ),
             'DeleteTrigger': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTrigger,
@@ -164,6 +185,33 @@ class TriggerService:
             '/dexorder.relay.v1.TriggerService/RegisterTrigger',
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterTriggers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.TriggerService/RegisterTriggers',
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersResponse.FromString,
             options,
             channel_credentials,
             insecure,

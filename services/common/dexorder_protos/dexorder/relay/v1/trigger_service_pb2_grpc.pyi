@@ -40,6 +40,13 @@ class TriggerServiceStub:
     ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
     INVALID_SQL with line, column and reason.
     """
+    RegisterTriggers: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggersRequest, _trigger_service_pb2.RegisterTriggersResponse]
+    """Register up to 1,000 triggers in one commit.
+
+    One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
+    reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
+    registers what is not registered yet.
+    """
     DeleteTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
     ListTriggers: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.ListTriggersRequest, _trigger_service_pb2.ListTriggersResponse]
@@ -63,6 +70,13 @@ class TriggerServiceAsyncStub(TriggerServiceStub):
     REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
     ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
     INVALID_SQL with line, column and reason.
+    """
+    RegisterTriggers: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.RegisterTriggersRequest, _trigger_service_pb2.RegisterTriggersResponse]  # type: ignore[assignment]
+    """Register up to 1,000 triggers in one commit.
+
+    One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
+    reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
+    registers what is not registered yet.
     """
     DeleteTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]  # type: ignore[assignment]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
@@ -90,6 +104,19 @@ class TriggerServiceServicer(metaclass=_abc_1.ABCMeta):
         REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
         ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
         INVALID_SQL with line, column and reason.
+        """
+
+    @_abc_1.abstractmethod
+    def RegisterTriggers(
+        self,
+        request: _trigger_service_pb2.RegisterTriggersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trigger_service_pb2.RegisterTriggersResponse, _abc.Awaitable[_trigger_service_pb2.RegisterTriggersResponse]]:
+        """Register up to 1,000 triggers in one commit.
+
+        One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
+        reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
+        registers what is not registered yet.
         """
 
     @_abc_1.abstractmethod
