@@ -40,6 +40,10 @@ class QuotaReached(RequestRefused):
     """The caller has too many unfinished requests; the same one may be accepted after some have ended."""
 
 
+class ReceiptFailed(DexorderError):
+    """A receipt can't be made of the range, or its document was changed after it was made; the message says why."""
+
+
 class RequestUnknown(DexorderError):
     """No request has this id."""
 

@@ -45,6 +45,10 @@ app = typer.Typer(
 )
 app.add_typer(deferred_group("dexorder.cli.history.queries", help="List, show and cancel requests."), name="requests")
 app.add_typer(
+    deferred_group("dexorder.cli.history.receipt", help="Receipts: which rows were used, and why each hole is a hole."),
+    name="receipt",
+)
+app.add_typer(
     deferred_group("dexorder.cli.live.realtime", help="Realtime subscriptions: list, start and stop."), name="realtime"
 )
 app.add_typer(

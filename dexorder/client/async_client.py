@@ -20,6 +20,7 @@ from dexorder.client.moments import Moment
 from dexorder.client.notebook import ProgressView, is_notebook
 from dexorder.client.points import AsyncPoints
 from dexorder.client.realtime import AsyncRealtime
+from dexorder.client.receipts import AsyncReceipts
 from dexorder.client.requests import AsyncRequests, OnProgress, history_span, new_request_id
 from dexorder.client.series import AsyncSeries
 from dexorder.client.table_rows import AsyncTableRows, check_ended
@@ -63,6 +64,7 @@ class AsyncClient:
         rows: Read the rows of requests and of tables.
         series: Coverage of the series, and its comparison with the tables.
         realtime: Subscriptions, and live trades and candles.
+        receipts: Which rows a program has used, and why each hole is a hole.
         triggers: Conditions and patterns that the pipeline evaluates on live data.
         udfs: Users' functions on the stream.
     """
@@ -94,6 +96,7 @@ class AsyncClient:
         self.rows = AsyncTableRows(self._connection, catalog)
         self.series = AsyncSeries(self._connection)
         self.realtime = AsyncRealtime(self._connection)
+        self.receipts = AsyncReceipts(self._connection, self.rows, self.series)
         self._funding = AsyncPoints(datasets.FUNDING, self.requests, self.rows)
         self.triggers = AsyncTriggers(self._connection)
         self.udfs = AsyncUdfs(self._connection)

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from dexorder.client.async_client import AsyncClient
 from dexorder.client.realtime import AsyncRealtime
+from dexorder.client.receipts import AsyncReceipts
 from dexorder.client.requests import AsyncRequests
 from dexorder.client.series import AsyncSeries
 from dexorder.client.table_rows import AsyncTableRows
@@ -143,6 +144,15 @@ class BlockingRealtime(BlockingPart[AsyncRealtime]):
     live = iterating(AsyncRealtime.live)
 
 
+class BlockingReceipts(BlockingPart[AsyncReceipts]):
+    """Receipts of one relay; see AsyncReceipts."""
+
+    make = waiting(AsyncReceipts.make)
+    verify = waiting(AsyncReceipts.verify)
+    list = waiting(AsyncReceipts.list)
+    drop = waiting(AsyncReceipts.drop)
+
+
 class BlockingTriggers(BlockingPart[AsyncTriggers]):
     """Triggers of one relay; see AsyncTriggers."""
 
@@ -199,6 +209,7 @@ class Client(BlockingPart[AsyncClient]):
         self.rows = BlockingTableRows(self._part.rows, loop)
         self.series = BlockingSeries(self._part.series, loop)
         self.realtime = BlockingRealtime(self._part.realtime, loop)
+        self.receipts = BlockingReceipts(self._part.receipts, loop)
         self.triggers = BlockingTriggers(self._part.triggers, loop)
         self.udfs = BlockingUdfs(self._part.udfs, loop)
 

@@ -23,6 +23,7 @@ from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import Code
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import next_open
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.channel import open_sync_channel
@@ -84,6 +85,20 @@ class RelaySource:
         """Count the rows of a series that open in a range, at the current snapshot."""
         with closing(self._open(series, span, None)) as answer:
             return RelayedRows(self, series, span, answer.row_count, answer.snapshot_id)
+
+    def snapshot_id(self, series: Series, span: TimeRange) -> int | None:
+        """Return the current snapshot of the table of a series."""
+        first_ns = next_open(span.start_ns, series.period_seconds) if series.dataset.has_periods else span.start_ns + 1
+        with closing(self._open(series, TimeRange(span.start_ns, first_ns), None)) as answer:
+            return answer.snapshot_id
+
+    def at(self, series: Series, span: TimeRange, snapshot_id: int) -> Iterator[Rows] | None:
+        """Return the rows of a series at a snapshot, ascending, in batches; None if the snapshot is not kept."""
+        answer = self._open(series, span, snapshot_id)
+        if answer.snapshot_id != snapshot_id:
+            answer.close()
+            return None
+        return _closed_after(answer, answer.batches(answer.row_count))
 
     def _open(
         self, series: Series, span: TimeRange, snapshot_id: int | None, *, has_answered: bool = False
@@ -246,6 +261,11 @@ class _RowStream:
                 return answer_error(code, details)
             info = None
         return version_error(code, details, info, self._address)
+
+
+def _closed_after(answer: _RowStream, batches: Iterator[Rows]) -> Iterator[Rows]:
+    with closing(answer):
+        yield from batches
 
 
 def _ascending(batches: Iterator[Rows]) -> Iterator[Rows]:

@@ -111,6 +111,11 @@ class AsyncTableRows:
         source = await self.source()
         return await asyncio.to_thread(source.snapshots, venue, TimeRange(since_ns, MAX_TIME_NS))
 
+    async def snapshot_id(self, series: Series, span: TimeRange) -> int | None:
+        """Return the current snapshot of the table of a series; None if it has none."""
+        source = await self.source()
+        return await asyncio.to_thread(source.snapshot_id, series, span)
+
     async def source(self) -> CatalogSource | RelaySource:
         """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
         if self._catalog is None and not catalog_is_set(os.environ):

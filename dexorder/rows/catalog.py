@@ -205,6 +205,17 @@ class CatalogSource:
             found = TimeRange(ends_us["min"] * 1_000, next_open(ends_us["max"] * 1_000, series.period_seconds))
         return StoredRows(table, series, found, len(opens), snapshot_id)
 
+    def snapshot_id(self, series: Series, span: TimeRange) -> int | None:
+        """Return the current snapshot of the table of a series, whatever the range."""
+        current = load_table(self.name, self.properties, table_of(series.dataset)).current_snapshot()
+        return None if current is None else current.snapshot_id
+
+    def at(self, series: Series, span: TimeRange, snapshot_id: int) -> Iterator[Rows] | None:
+        """Return the rows of a series at a snapshot, ascending, in batches; None if the snapshot is not kept."""
+        declared = table_of(series.dataset)
+        table = load_table(self.name, self.properties, declared)
+        return None if table.snapshot_by_id(snapshot_id) is None else _rows_at(table, series, span, snapshot_id)
+
     def points(self, series: Series, span: TimeRange) -> Rows:
         """Return the stored rows of a dataset without periods in a range, ascending."""
         found = self._scan(table_of(series.dataset), rows_in(series, span))
@@ -218,6 +229,15 @@ class CatalogSource:
         table = load_table(self.name, self.properties, declared)
         with readable(declared):
             return table.scan(wanted).to_arrow()
+
+
+def _rows_at(table: Table, series: Series, span: TimeRange, snapshot_id: int) -> Iterator[Rows]:
+    dataset = series.dataset
+    parts = split_by_periods(span, series.period_seconds, PIECE_PERIODS) if dataset.has_periods else [span]
+    with readable(table_of(dataset)):
+        for part in parts:
+            rows = table.scan(rows_in(series, part), snapshot_id=snapshot_id).to_arrow()
+            yield Rows(in_order(rows, dataset))
 
 
 def load_table(name: str, properties: Mapping[str, str], declared: IcebergTable = OHLC) -> Table:

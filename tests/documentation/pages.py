@@ -256,6 +256,14 @@ END
             Run("from datetime import", then="assert seen.tzinfo is not None"),
         ),
     ),
+    "docs/receipts.md": Page(
+        (
+            Run("$ dexorder receipt make", unlike=r"receipt [0-9a-f]{16}"),
+            Run("from dexorder import Client", prints=r"True \(\) \(\)"),
+            NotRun("WITH lines", "tests/unit/services/relay/service/test_receipts.py runs it"),
+        ),
+        prepared_by=HISTORY,
+    ),
     "docs/realtime.md": Page(
         (
             Run(

@@ -127,6 +127,7 @@ class Limits:
     periods_per_day: int
     refreshed_periods_per_day: int
     udfs: int
+    receipts: int
 
 
 class CallerQuotas:
@@ -225,6 +226,11 @@ class CallerQuotas:
         """Check that the caller, which has some UDFs, may have one more; Exhausted if not."""
         if caller is not None and udfs >= (limit := self._of(caller).udfs):
             raise self._refused(caller, "udfs", udfs + 1, limit, "stop another one and start it with this definition")
+
+    def make_receipt(self, caller: Caller | None, receipts: int) -> None:
+        """Check that the caller, which has some receipts, may have one more; Exhausted if not."""
+        if caller is not None and receipts >= (limit := self._of(caller).receipts):
+            raise self._refused(caller, "receipts", receipts + 1, limit, "drop another one first")
 
     def trigger_limit(self, caller: Caller | None) -> int | None:
         """Return the largest number of triggers of the caller; None for no limit."""

@@ -82,6 +82,8 @@ class RelaySettings(ServiceSettings):
     """Largest number of triggers of one client."""
     quota_udfs: int = Field(default=20, ge=0)
     """Largest number of names of UDFs of one client, running or stopped."""
+    quota_receipts: int = Field(default=100, ge=0)
+    """Largest number of receipts of one client. Each keeps a snapshot of a table, with its files."""
     quota_periods_per_day: int = Field(default=10_000_000_000, ge=1)
     """Largest number of candle periods in the requests that one client makes in a day, ended and cancelled ones too."""
     quota_refreshed_periods_per_day: int = Field(default=100_000_000, ge=1)

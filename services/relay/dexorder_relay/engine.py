@@ -64,7 +64,7 @@ class RelayEngine:
     ) -> None:
         """Continue with what was read from the store."""
         settings, reader = context.settings, context.reader
-        self.context, self.registry, self.udfs, self.catalog = context, registry, udfs, catalog
+        self.context, self.registry, self.udfs, self.catalog, self.tables = context, registry, udfs, catalog, tables
         for live in context.state.requests.values():
             context.quotas.enter(live.request)
         self.queries = RequestQueries(context)

@@ -74,6 +74,7 @@ class Quota(FileModel):
     periods_per_day: int | None = Field(default=None, ge=1)
     refreshed_periods_per_day: int | None = Field(default=None, ge=1)
     udfs: int | None = Field(default=None, ge=0)
+    receipts: int | None = Field(default=None, ge=0)
 
 
 NO_QUOTA = Quota()

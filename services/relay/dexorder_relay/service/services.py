@@ -33,6 +33,7 @@ from dexorder_protos.dexorder.relay.v1 import (
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2, udf_registry_service_pb2_grpc
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.service.realtime import RealtimeReports, RealtimeRpcs
+from dexorder_relay.service.receipts import ReceiptRpcs
 from dexorder_relay.service.reports import JobReports, PipelineReports
 from dexorder_relay.service.requests import RequestRpcs
 from dexorder_relay.service.tables import TableRpcs
@@ -72,7 +73,7 @@ def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
         "Coverage": (tables,),
         "Realtime": (realtime,),
         "Trigger": (TriggerRpcs(engine),),
-        "Rows": (tables,),
+        "Rows": (tables, ReceiptRpcs(engine)),
         "Operator": (requests, tables, realtime),
         "Ingestor": (JobReports(engine), RealtimeReports(engine)),
         "Pipeline": (PipelineReports(engine), TriggerReports(engine), UdfReports(engine)),

@@ -26,7 +26,7 @@ from dexorder_protos.dexorder.api.v1 import annotations_pb2 as dexorder_dot_api_
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$dexorder/relay/v1/rows_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\"\xd4\x01\n\x11StreamRowsRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x18\n\x0bsnapshot_id\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0b\n\t_start_nsB\t\n\x07_end_nsB\x0e\n\x0c_snapshot_id\"r\n\x12StreamRowsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\trow_count\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_count\"\x13\n\x11GetCatalogRequest\"\xa0\x01\n\x12GetCatalogResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12I\n\nproperties\x18\x02 \x03(\x0b\x32\x35.dexorder.relay.v1.GetCatalogResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xd5\x01\n\x0bRowsService\x12`\n\nStreamRows\x12$.dexorder.relay.v1.StreamRowsRequest\x1a%.dexorder.relay.v1.StreamRowsResponse\"\x03\x90\x02\x01\x30\x01\x12^\n\nGetCatalog\x12$.dexorder.relay.v1.GetCatalogRequest\x1a%.dexorder.relay.v1.GetCatalogResponse\"\x03\x90\x02\x01\x1a\x04\xa8\xd4\x18\x03\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$dexorder/relay/v1/rows_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\"\xd4\x01\n\x11StreamRowsRequest\x12\x31\n\x06series\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12%\n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12#\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x18\n\x0bsnapshot_id\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0b\n\t_start_nsB\t\n\x07_end_nsB\x0e\n\x0c_snapshot_id\"r\n\x12StreamRowsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\trow_count\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_count\"\x13\n\x11GetCatalogRequest\"\xa0\x01\n\x12GetCatalogResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12I\n\nproperties\x18\x02 \x03(\x0b\x32\x35.dexorder.relay.v1.GetCatalogResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xfb\x01\n\x07Receipt\x12\x1c\n\nreceipt_id\x18\x01 \x01(\tB\x08\xaa\xd4\x18\x04\x08\x01 @\x12\x31\n\x06series\x18\x02 \x01(\x0b\x32\x19.dexorder.relay.v1.SeriesB\x06\xaa\xd4\x18\x02\x08\x01\x12 \n\x08start_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1e\n\x06\x65nd_ns\x18\x04 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x13\n\x0bsnapshot_id\x18\x05 \x01(\x03\x12!\n\x0f\x64ocument_sha256\x18\x06 \x01(\tB\x08\xaa\xd4\x18\x04\x08\x01 @\x12\x11\n\tclient_id\x18\x07 \x01(\t\x12\x12\n\ncreated_ns\x18\x08 \x01(\x04\"K\n\x14\x43reateReceiptRequest\x12\x33\n\x07receipt\x18\x01 \x01(\x0b\x32\x1a.dexorder.relay.v1.ReceiptB\x06\xaa\xd4\x18\x02\x08\x01\"D\n\x15\x43reateReceiptResponse\x12+\n\x07receipt\x18\x01 \x01(\x0b\x32\x1a.dexorder.relay.v1.Receipt\"1\n\x11GetReceiptRequest\x12\x1c\n\nreceipt_id\x18\x01 \x01(\tB\x08\xaa\xd4\x18\x04\x08\x01 @\"A\n\x12GetReceiptResponse\x12+\n\x07receipt\x18\x01 \x01(\x0b\x32\x1a.dexorder.relay.v1.Receipt\"N\n\x13ListReceiptsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\rB\x07\xaa\xd4\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\"]\n\x14ListReceiptsResponse\x12,\n\x08receipts\x18\x01 \x03(\x0b\x32\x1a.dexorder.relay.v1.Receipt\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"4\n\x14\x44\x65leteReceiptRequest\x12\x1c\n\nreceipt_id\x18\x01 \x01(\tB\x08\xaa\xd4\x18\x04\x08\x01 @\"\x17\n\x15\x44\x65leteReceiptResponse2\xed\x04\n\x0bRowsService\x12`\n\nStreamRows\x12$.dexorder.relay.v1.StreamRowsRequest\x1a%.dexorder.relay.v1.StreamRowsResponse\"\x03\x90\x02\x01\x30\x01\x12^\n\nGetCatalog\x12$.dexorder.relay.v1.GetCatalogRequest\x1a%.dexorder.relay.v1.GetCatalogResponse\"\x03\x90\x02\x01\x12g\n\rCreateReceipt\x12\'.dexorder.relay.v1.CreateReceiptRequest\x1a(.dexorder.relay.v1.CreateReceiptResponse\"\x03\x90\x02\x02\x12^\n\nGetReceipt\x12$.dexorder.relay.v1.GetReceiptRequest\x1a%.dexorder.relay.v1.GetReceiptResponse\"\x03\x90\x02\x01\x12\x64\n\x0cListReceipts\x12&.dexorder.relay.v1.ListReceiptsRequest\x1a\'.dexorder.relay.v1.ListReceiptsResponse\"\x03\x90\x02\x01\x12g\n\rDeleteReceipt\x12\'.dexorder.relay.v1.DeleteReceiptRequest\x1a(.dexorder.relay.v1.DeleteReceiptResponse\"\x03\x90\x02\x02\x1a\x04\xa8\xd4\x18\x03\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,12 +42,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMROWSREQUEST'].fields_by_name['end_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._loaded_options = None
   _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_RECEIPT'].fields_by_name['receipt_id']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['receipt_id']._serialized_options = b'\252\324\030\004\010\001 @'
+  _globals['_RECEIPT'].fields_by_name['series']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['series']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_RECEIPT'].fields_by_name['start_ns']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['start_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_RECEIPT'].fields_by_name['end_ns']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['end_ns']._serialized_options = b'\252\324\030\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_RECEIPT'].fields_by_name['document_sha256']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['document_sha256']._serialized_options = b'\252\324\030\004\010\001 @'
+  _globals['_CREATERECEIPTREQUEST'].fields_by_name['receipt']._loaded_options = None
+  _globals['_CREATERECEIPTREQUEST'].fields_by_name['receipt']._serialized_options = b'\252\324\030\002\010\001'
+  _globals['_GETRECEIPTREQUEST'].fields_by_name['receipt_id']._loaded_options = None
+  _globals['_GETRECEIPTREQUEST'].fields_by_name['receipt_id']._serialized_options = b'\252\324\030\004\010\001 @'
+  _globals['_LISTRECEIPTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTRECEIPTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\252\324\030\003\030\350\007'
+  _globals['_LISTRECEIPTSREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTRECEIPTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\252\324\030\003 \200\002'
+  _globals['_DELETERECEIPTREQUEST'].fields_by_name['receipt_id']._loaded_options = None
+  _globals['_DELETERECEIPTREQUEST'].fields_by_name['receipt_id']._serialized_options = b'\252\324\030\004\010\001 @'
   _globals['_ROWSSERVICE']._loaded_options = None
   _globals['_ROWSSERVICE']._serialized_options = b'\250\324\030\003'
   _globals['_ROWSSERVICE'].methods_by_name['StreamRows']._loaded_options = None
   _globals['_ROWSSERVICE'].methods_by_name['StreamRows']._serialized_options = b'\220\002\001'
   _globals['_ROWSSERVICE'].methods_by_name['GetCatalog']._loaded_options = None
   _globals['_ROWSSERVICE'].methods_by_name['GetCatalog']._serialized_options = b'\220\002\001'
+  _globals['_ROWSSERVICE'].methods_by_name['CreateReceipt']._loaded_options = None
+  _globals['_ROWSSERVICE'].methods_by_name['CreateReceipt']._serialized_options = b'\220\002\002'
+  _globals['_ROWSSERVICE'].methods_by_name['GetReceipt']._loaded_options = None
+  _globals['_ROWSSERVICE'].methods_by_name['GetReceipt']._serialized_options = b'\220\002\001'
+  _globals['_ROWSSERVICE'].methods_by_name['ListReceipts']._loaded_options = None
+  _globals['_ROWSSERVICE'].methods_by_name['ListReceipts']._serialized_options = b'\220\002\001'
+  _globals['_ROWSSERVICE'].methods_by_name['DeleteReceipt']._loaded_options = None
+  _globals['_ROWSSERVICE'].methods_by_name['DeleteReceipt']._serialized_options = b'\220\002\002'
   _globals['_STREAMROWSREQUEST']._serialized_start=127
   _globals['_STREAMROWSREQUEST']._serialized_end=339
   _globals['_STREAMROWSRESPONSE']._serialized_start=341
@@ -58,6 +86,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCATALOGRESPONSE']._serialized_end=639
   _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_start=590
   _globals['_GETCATALOGRESPONSE_PROPERTIESENTRY']._serialized_end=639
-  _globals['_ROWSSERVICE']._serialized_start=642
-  _globals['_ROWSSERVICE']._serialized_end=855
+  _globals['_RECEIPT']._serialized_start=642
+  _globals['_RECEIPT']._serialized_end=893
+  _globals['_CREATERECEIPTREQUEST']._serialized_start=895
+  _globals['_CREATERECEIPTREQUEST']._serialized_end=970
+  _globals['_CREATERECEIPTRESPONSE']._serialized_start=972
+  _globals['_CREATERECEIPTRESPONSE']._serialized_end=1040
+  _globals['_GETRECEIPTREQUEST']._serialized_start=1042
+  _globals['_GETRECEIPTREQUEST']._serialized_end=1091
+  _globals['_GETRECEIPTRESPONSE']._serialized_start=1093
+  _globals['_GETRECEIPTRESPONSE']._serialized_end=1158
+  _globals['_LISTRECEIPTSREQUEST']._serialized_start=1160
+  _globals['_LISTRECEIPTSREQUEST']._serialized_end=1238
+  _globals['_LISTRECEIPTSRESPONSE']._serialized_start=1240
+  _globals['_LISTRECEIPTSRESPONSE']._serialized_end=1333
+  _globals['_DELETERECEIPTREQUEST']._serialized_start=1335
+  _globals['_DELETERECEIPTREQUEST']._serialized_end=1387
+  _globals['_DELETERECEIPTRESPONSE']._serialized_start=1389
+  _globals['_DELETERECEIPTRESPONSE']._serialized_end=1412
+  _globals['_ROWSSERVICE']._serialized_start=1415
+  _globals['_ROWSSERVICE']._serialized_end=2036
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RowsServiceStub:
-    """Rows of the tables.
+    """Rows of the tables, and the receipts for them.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,30 @@ class RowsServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetCatalogRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetCatalogResponse.FromString,
                 _registered_method=True)
+        self.CreateReceipt = channel.unary_unary(
+                '/dexorder.relay.v1.RowsService/CreateReceipt',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.CreateReceiptRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.CreateReceiptResponse.FromString,
+                _registered_method=True)
+        self.GetReceipt = channel.unary_unary(
+                '/dexorder.relay.v1.RowsService/GetReceipt',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetReceiptRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetReceiptResponse.FromString,
+                _registered_method=True)
+        self.ListReceipts = channel.unary_unary(
+                '/dexorder.relay.v1.RowsService/ListReceipts',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.ListReceiptsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.ListReceiptsResponse.FromString,
+                _registered_method=True)
+        self.DeleteReceipt = channel.unary_unary(
+                '/dexorder.relay.v1.RowsService/DeleteReceipt',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.DeleteReceiptRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.DeleteReceiptResponse.FromString,
+                _registered_method=True)
 
 
 class RowsServiceServicer:
-    """Rows of the tables.
+    """Rows of the tables, and the receipts for them.
     """
 
     def StreamRows(self, request, context):
@@ -69,6 +89,38 @@ class RowsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateReceipt(self, request, context):
+        """Keep a snapshot of a table until its receipt is deleted, and remember the hash of the receipt's document.
+
+        Answered after both are committed to the table. The same id with the same values is the same receipt; with others it
+        is ALREADY_EXISTS. FAILED_PRECONDITION if the snapshot has expired; RESOURCE_EXHAUSTED if the caller or the table has
+        too many receipts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetReceipt(self, request, context):
+        """Get a receipt. NOT_FOUND if there is none of this id, or it belongs to another client.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReceipts(self, request, context):
+        """List the caller's receipts by id, in pages; all receipts for an admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteReceipt(self, request, context):
+        """Delete a receipt: its snapshot may expire. NOT_FOUND as GetReceipt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RowsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -82,6 +134,26 @@ def add_RowsServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetCatalogRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetCatalogResponse.SerializeToString,
             ),
+            'CreateReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateReceipt,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.CreateReceiptRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.CreateReceiptResponse.SerializeToString,
+            ),
+            'GetReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReceipt,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetReceiptRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetReceiptResponse.SerializeToString,
+            ),
+            'ListReceipts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReceipts,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.ListReceiptsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.ListReceiptsResponse.SerializeToString,
+            ),
+            'DeleteReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteReceipt,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.DeleteReceiptRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_rows__service__pb2.DeleteReceiptResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'dexorder.relay.v1.RowsService', rpc_method_handlers)
@@ -91,7 +163,7 @@ def add_RowsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RowsService:
-    """Rows of the tables.
+    """Rows of the tables, and the receipts for them.
     """
 
     @staticmethod
@@ -138,6 +210,114 @@ class RowsService:
             '/dexorder.relay.v1.RowsService/GetCatalog',
             dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetCatalogRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetCatalogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RowsService/CreateReceipt',
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.CreateReceiptRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.CreateReceiptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RowsService/GetReceipt',
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetReceiptRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.GetReceiptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReceipts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RowsService/ListReceipts',
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.ListReceiptsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.ListReceiptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RowsService/DeleteReceipt',
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.DeleteReceiptRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_rows__service__pb2.DeleteReceiptResponse.FromString,
             options,
             channel_credentials,
             insecure,
