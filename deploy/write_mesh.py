@@ -26,7 +26,10 @@ Services = Mapping[str, Collection[Role | str] | None]
 _EVENTS: Services = {name: None if name in events.OWN_IDENTITY else events.ROLES[name] for name in events.NAMES}
 GRPC: Mapping[str, Services] = {
     "relay": ROLES,
-    "gateway": {"KafkaPixy": (*STAFF, "gateway")},  # gateways forward acks to each other
+    "gateway": {
+        "KafkaPixy": (*STAFF, "gateway"),  # gateways forward acks to each other
+        "dexorder.kafka.v1.RecordService": STAFF,
+    },
     "events": _EVENTS,
     "udsource": {"source.v1.Source": STAFF},
     "ingestor": {},
@@ -43,7 +46,7 @@ PARTS = {"relay": ("client",), "gateway": ("gateway",), "ingestor": ("ingestor",
 GRPC_PORTS = {"relay": 50051, "udsource": 50052, "gateway": 50053, "events": 50053, "ingestor": 50054, "spark": 50055}
 OTHER_PORTS = {"broker": 5567, "fast": 5570, "guaranteed": 5571, "web": 8080}
 METRICS = {"relay": 9464, "ingestor": 9465, "gateway": 9466, "events": 9466, "udsource": 9467, "spark": 9468}
-NOT_REPEATED = ("/KafkaPixy/Produce", "/KafkaPixy/ConsumeNAck")
+NOT_REPEATED = ("/KafkaPixy/Produce", "/dexorder.kafka.v1.RecordService/ProduceMany", "/KafkaPixy/ConsumeNAck")
 RETRY_ON = "connect-failure,refused-stream,unavailable,cancelled"
 
 

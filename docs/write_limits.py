@@ -24,6 +24,7 @@ from dexorder_common.rpc.identity import SERVER_INFO, STAFF, Role
 from dexorder_gateway.events.service import OWN_IDENTITY
 from dexorder_gateway.events.service import ROLES as EVENT_ROLES
 from dexorder_protos.dexorder.events.v1 import event_service_pb2
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2
 from dexorder_protos.dexorder.server.v1 import server_info_service_pb2
 from dexorder_protos.dexorder.udf.v1 import udf_service_pb2
@@ -37,6 +38,7 @@ MODULES = (
     *(messages for messages, _ in SERVICES.values()),
     event_service_pb2,
     kafkapixy_pb2,
+    record_service_pb2,
     source_pb2,
     maintenance_service_pb2,
     server_info_service_pb2,

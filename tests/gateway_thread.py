@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from dexorder_common.config import split_address
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.server import gateway
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2_grpc as record_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -37,6 +38,7 @@ class GatewayUser:
         self.address = address
         self._channel = grpc.insecure_channel(address)
         self.stub = rpc.KafkaPixyStub(self._channel)
+        self.records: Any = record_rpc.RecordServiceStub(self._channel)
 
     def wait_for_health(self, status: int) -> None:
         """Wait until the gateway is SERVING, or is not."""

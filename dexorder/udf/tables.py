@@ -25,7 +25,7 @@ TIME_COLUMNS = ("open_time", "time", "time_ns", "timestamp", "date")
 GROUP_COLUMNS = ("ticker", "symbol", "exchange", "period", "period_seconds")
 """Columns whose values are tags and dimensions, where a file has them and nothing else is asked for."""
 _ROWS = 5_000
-_LINES = 500
+_READ_BYTES = 65_536
 
 
 class TableError(DexorderError):
@@ -42,15 +42,15 @@ def read_rows(source: str, stdin: IO[str]) -> Iterator[list[dict[str, Any]]]:
     """
     try:
         if source == "-":
-            yield from _json_lines(stdin, "stdin")
+            yield from _json_lines(_arrived(stdin), "stdin")
         elif source.endswith(".parquet"):
             _check_parquet(Path(source))
             yield from map(_arrow_rows, read_parquet(source, batch_size=_ROWS))
         elif source.endswith(".csv"):
             yield from map(_arrow_rows, read_csv(source, _csv_schema(source), has_header=True, batch_size=_ROWS))
         elif source.endswith((".jsonl", ".ndjson")):
-            with Path(source).open() as lines:
-                yield from _json_lines(lines, source)
+            with Path(source).open("rb") as file:
+                yield from _json_lines(_arrived(file), source)
         else:
             raise TableError(f"--input {source}: use .parquet, .csv, .jsonl, .ndjson, or - for JSON lines on stdin")
     except TableError:
@@ -143,22 +143,33 @@ def _plain(point: Point) -> dict[str, Value]:
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _json_lines(lines: Iterable[str], name: str) -> Iterator[list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise TableError(f"{name}, line {number}: {error}") from None
-        if not isinstance(row, dict):
-            raise TableError(f"{name}, line {number}: not a JSON object")
-        rows.append(row)
-        if len(rows) >= _LINES:
+def _arrived(source: IO[Any]) -> Iterator[list[bytes]]:
+    """Yield whole lines as they arrive: whoever writes one and waits gets it answered."""
+    stream: Any = getattr(source, "buffer", source)
+    rest = b""
+    while data := stream.read1(_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        yield lines
+    yield [rest]
+
+
+def _json_lines(arrived: Iterable[list[bytes]], name: str) -> Iterator[list[dict[str, Any]]]:
+    number = 0
+    for lines in arrived:
+        rows: list[dict[str, Any]] = []
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise TableError(f"{name}, line {number}: {error}") from None
+            if not isinstance(row, dict):
+                raise TableError(f"{name}, line {number}: not a JSON object")
+            rows.append(row)
+        if rows:
             yield rows
-            rows = []
-    yield rows
 
 
 def _check_parquet(file: Path) -> None:

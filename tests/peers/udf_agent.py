@@ -67,6 +67,13 @@ class Mirror:
         return [response]
 
 
+class NoSnapshot(Mirror):
+    """Mirror that ends when it is asked for a snapshot."""
+
+    def snapshot(self) -> bytes:
+        raise NotImplementedError("it gives no snapshot")
+
+
 class BatchMirror(Mirror):
     wants = provides = pb.BATCH
 
@@ -139,7 +146,13 @@ class Outliers(Mirror):
         return [*(pb.Response(point=each) for each in far), pb.Response(end=request.end)]
 
 
-AGENTS = {"mirror": Mirror, "batch_mirror": BatchMirror, "average": Average, "outliers": Outliers}
+AGENTS = {
+    "mirror": Mirror,
+    "no_snapshot": NoSnapshot,
+    "batch_mirror": BatchMirror,
+    "average": Average,
+    "outliers": Outliers,
+}
 
 
 def answer(agent: Mirror, request: pb.Request) -> list[pb.Response]:

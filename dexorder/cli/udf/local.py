@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dexorder.cli.terminal import output
 from dexorder.cli.terminal.options import Json, JsonLines, example
+from dexorder.cli.udf.outputs import OutputTable, output_options
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.udf.functions import FUNCTIONS
 from dexorder.udf.tables import PointMaker, Windows, json_row, read_rows
@@ -51,6 +53,10 @@ def run(
     window: Annotated[str, typer.Option(help="Length of the batches of a UDF that wants batches: 90s, 5m, 1h")] = "",
     timeout: Annotated[float, typer.Option(min=0.1, help="Longest silence of the UDF, in seconds")] = 10.0,
     rows: Annotated[int, typer.Option(min=0, help="Number of points to print, without --json")] = 20,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File for the output: .parquet, .csv, .jsonl, .arrow")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="FILE.html for a chart with a line for each field")] = None,
     as_json: JsonLines = False,
 ) -> None:
     """Run a UDF over a file and print its output; the UDF's stderr goes to stderr."""
@@ -62,6 +68,8 @@ def run(
         raise RequestRefused(f"--window: {window!r} is not a duration such as 90s, 5m or 1h")
     if source == "-" and sys.stdin.isatty():
         raise RequestRefused("--input: give a file, or JSON lines on stdin")
+    options = output_options(out, plot)
+    files = OutputTable() if out or plot else None
     printer = _JsonPrinter() if as_json else _Table(rows)
     fed = 0
     try:
@@ -71,11 +79,12 @@ def run(
             batches = _windows(host, window_ns)
             for piece in _pieces(source, PointMaker(time, by or (), series), batches):
                 fed += _points(piece)
-                host.process(piece)
-                printer.add(host.checkpoint()[0])
+                _take(host.exchange(piece), printer, files)
         finally:
             last = host.close()
-        printer.add(last)
+        _take(last, printer, files)
+        if files is not None:
+            files.save(options)
     except UdfError as error:
         raise UdfFailed(str(error)) from None
     finally:
@@ -214,6 +223,12 @@ class _Table:
         )
         if self.count > len(self._rows):
             output.stdout().print(f"... {self.count - len(self._rows):,} more")
+
+
+def _take(outputs: Sequence[Point | Batch], printer: _JsonPrinter | _Table, files: OutputTable | None) -> None:
+    printer.add(outputs)
+    if files is not None:
+        files.add(outputs)
 
 
 def _points(outputs: Sequence[Point | Batch]) -> int:

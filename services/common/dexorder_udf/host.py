@@ -127,6 +127,25 @@ class UdfHost:
         released, self._released = self._released, []
         return released
 
+    def exchange(self, items: Iterable[Point | Batch]) -> list[Point | Batch]:
+        """Feed items without a snapshot, for a UDF that is not to be started again.
+
+        Returns:
+            The outputs that have come; those of this call, too, if the UDF answers keepalives in order.
+        Raises:
+            UdfError: An item can't be fed, or the UDF has failed or ended.
+        """
+        self._check_running()
+        chunks = self._encode(items)
+        assert self._link is not None
+        try:
+            for chunk in chunks:
+                self._link.feed(chunk)
+            self._link.settle()
+            return self._link.take_outputs()
+        except UdfError as error:
+            raise self._failed(error) from None
+
     def checkpoint(self) -> tuple[list[Point | Batch], bytes]:
         """Wait until everything fed so far is processed.
 

@@ -98,6 +98,10 @@ class Link:
             self._chunks.append(piece + messages.encode_message(pb.KeepaliveRequest(time=self._mark)))
             self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
 
+    def settle(self) -> None:
+        """Wait until the UDF has taken the input under way. Of an agent that answers in order, all output is there."""
+        self._run(lambda: not self._pace.is_under_way, "take its input", "answer_seconds", keepalive=True)
+
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
         """Return the outputs of everything that was fed, and the state after it."""
         request = messages.encode_message(pb.SnapshotRequest())

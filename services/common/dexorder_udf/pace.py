@@ -30,6 +30,11 @@ class Pace:
         """Bytes of the next piece; 0 while none may be sent. Without input under way there is always room."""
         return max(0, self._window - self._under_way) if self._sent else self._window
 
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether a piece was sent that was not taken."""
+        return bool(self._sent)
+
     def sends(self, mark: int, size: int, now: float) -> None:
         """Take it that a piece is sent before the keepalive ``mark``; marks grow."""
         self._sent.append((mark, size, now))

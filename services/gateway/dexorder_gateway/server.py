@@ -18,16 +18,21 @@ from dexorder_common.kafka.client_errors import error_text
 from dexorder_common.rpc.lifecycle import MIN_GRACE_SECONDS, RunningServer, grpc_server, stop_signal
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.kafkapixy.bulk import NAME as RECORDS
+from dexorder_gateway.kafkapixy.bulk import RecordService
 from dexorder_gateway.kafkapixy.cluster import Cluster, Clusters
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
 from dexorder_gateway.kafkapixy.peers import Peers
 from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2_grpc as record_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from dexorder_gateway.events.server import UserEvents
 
 log = structlog.get_logger(__name__)
+KAFKA = (NAME, RECORDS)
+"""Services that need a Kafka cluster."""
 _HEALTH_SECONDS = 0.1
 _THREADS = 4
 
@@ -70,7 +75,9 @@ async def _serve(
         names: list[str] = []
         if kafka:
             rpc.add_KafkaPixyServicer_to_server(kafka, server)
-            names.append(NAME)
+            records = RecordService(Clusters(clusters), kafka.refuse_if_stopping)
+            record_rpc.add_RecordServiceServicer_to_server(records, server)
+            names += KAFKA
         if users:
             names += users.register(server, identity=settings.identity != "none")
         return names
@@ -155,7 +162,8 @@ def _clusters(settings: GatewaySettings, metrics: KafkaMetrics) -> list[Cluster]
 async def _report_health(running: RunningServer, clusters: Sequence[Cluster], users: UserEvents | None) -> None:
     """Report the health of each service, and of the whole server as "", which is SERVING while any service is.
 
-    KafkaPixy is SERVING while any cluster can be used: one that is unavailable must not affect calls to the others.
+    KafkaPixy and RecordService are SERVING while any cluster can be used: one that is unavailable must not affect
+    calls to the others.
     User events need no cluster, so they are SERVING at once, with or without Kafka, except while their disk is full.
     """
     if users:
@@ -165,7 +173,7 @@ async def _report_health(running: RunningServer, clusters: Sequence[Cluster], us
     async with asyncio.TaskGroup() as group:
         if users:
             group.create_task(users.report_space(lambda serving: running.set_serving(serving, users.names)))
-        group.create_task(_report_clusters(running, clusters, (NAME,) if users else ("", NAME)))
+        group.create_task(_report_clusters(running, clusters, KAFKA if users else ("", *KAFKA)))
 
 
 async def _report_clusters(running: RunningServer, clusters: Sequence[Cluster], names: Sequence[str]) -> None:

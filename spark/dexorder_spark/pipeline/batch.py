@@ -34,13 +34,13 @@ from dexorder_common.model.history import PageResult
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.controls import DECODED_DDL, MAX_REASON_LENGTH, Rules
-from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.files import FileLayout, Stage
 from dexorder_spark.pipeline.iceberg_batch import IcebergBatch
 from dexorder_spark.pipeline.place import SourcePlace, finished
 from dexorder_spark.pipeline.traces import BatchTimes, record_batch
 from dexorder_spark.records.admission import Place, RecordRefusal, refusal
+from dexorder_spark.records.dead_letters import LetterLayout, LetterWriter, append_dead_letters
 from dexorder_spark.records.fault import Fault, Moment
 from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.records.reporter import BatchReporter

@@ -26,8 +26,8 @@ from pyiceberg.table.metadata import TableMetadata
 from dexorder_common.lake.commit import remove_files
 from dexorder_common.lake.tables import writable
 from dexorder_spark.pipeline.controls import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules
-from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, without_history
 from dexorder_spark.pipeline.decode import decode_batches
+from dexorder_spark.records.dead_letters import LetterLayout, LetterWriter, without_history
 from dexorder_spark.tables.table import PageTable
 
 if TYPE_CHECKING:

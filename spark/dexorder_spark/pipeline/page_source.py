@@ -178,8 +178,8 @@ class PageStreamReader(UdStreamReader):
 
     def _stage(self) -> Stage:
         from dexorder_spark.pipeline.controls import Rules
-        from dexorder_spark.pipeline.dead_letters import LetterLayout
         from dexorder_spark.pipeline.files import FileLayout, Stage
+        from dexorder_spark.records.dead_letters import LetterLayout
 
         if self._opened is None:
             table, settings = pickle.loads(self._target)  # noqa: S301

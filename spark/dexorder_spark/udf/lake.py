@@ -8,10 +8,11 @@ two drivers one is refused and reads again. The file of the state before is remo
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +27,11 @@ from pyiceberg.table import Table
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files, remove_files
 from dexorder_common.lake.commit_state import CommitState, state_of
-from dexorder_common.lake.tables import OHLC, udf_table
+from dexorder_common.lake.tables import DEAD_LETTERS, OHLC, udf_table
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_spark.records.dead_letters import LetterLayout, LetterWriter, append_dead_letters
+from dexorder_spark.udf.rows import text_of
+from dexorder_spark.udf.sinks import Refused
 from dexorder_spark.udf.state import StageState, decode_state, encode_state
 
 STATES = "udf-states"
@@ -115,11 +119,36 @@ class UdfLake:
             _remove(table, before)
         return Loaded(self._catalog.load_table(self.declared.name), found, state)
 
-    def rows_from(self, table: Table, sequence: int) -> list[dict[str, Any]]:
-        """Return the rows from a sequence number on, in order."""
+    def commit_sent(self, loaded: Loaded, sent: int) -> Loaded:
+        """Commit how many rows were sent on, and return the table after it; CommitLost as in ``commit``."""
+        found = replace(loaded.commit_state, udf_sent=sent)
+        commit_files(loaded.table, properties=found.encode())
+        return Loaded(self._catalog.load_table(self.declared.name), found, loaded.state)
+
+    def rows(self, first: int, end: int) -> list[dict[str, Any]]:
+        """Return the rows from one sequence number to another, in order."""
         made: Any = expressions
-        found = table.scan(row_filter=made.GreaterThanOrEqual("sequence", sequence)).to_arrow()
-        return sorted(self.declared.rows(found), key=lambda row: int(row["sequence"]))
+        table = self._catalog.load_table(self.declared.name)
+        wanted = made.And(made.GreaterThanOrEqual("sequence", first), made.LessThan("sequence", end))
+        return sorted(self.declared.rows(table.scan(row_filter=wanted).to_arrow()), key=lambda row: row["sequence"])
+
+    def bury(self, refused: Sequence[Refused]) -> None:
+        """Write rows that can't be sent on to the dead letters; a row that is there already is not written again.
+
+        A letter's source is the table and the place that has refused the row, its offset the row's sequence.
+        """
+        DEAD_LETTERS.load_or_create(self._catalog)
+        for place in sorted({each.place for each in refused}):
+            source = f"{self.declared.name}>{place}"
+            writer = LetterWriter(LetterLayout.of(source, self._catalog), now_ns=time.time_ns())
+            letters = [each for each in refused if each.place == place]
+            for each in letters:
+                row = each.row
+                payload = text_of(self._name, row)
+                kept = {"partition": 0, "offset": row["sequence"], "key": row["group"], "payload": payload}
+                writer.add(kept | {"headers": {"dx-udf": self._name}}, each.reason)
+            writer.flush()
+            append_dead_letters(self._catalog, source, {(0, each.row["sequence"]) for each in letters}, writer.written)
 
     def _write(self, table: Table, data: bytes) -> str:
         path = f"{_folder(table)}/{self._name}-{uuid.uuid4()}.state"

@@ -113,11 +113,12 @@ class UdfReader:
             epochs={**state.epochs, source: dict(self.epochs)} if self.epochs else state.epochs,
         )
 
-    def next(self, wants: Callable[[Series], bool]) -> Read | None:
+    def next(self, wants: Callable[[Series], bool], pulse: Callable[[], None] = lambda: None) -> Read | None:
         """Return the next batch, and go behind it; None if there is no record.
 
         Args:
             wants: Whether a series is wanted.
+            pulse: Called after each list of records; an error of it ends the reading, and the position stays.
 
         Raises:
             Unavailable: The source cannot be read now, or a leader of a partition changed meanwhile.
@@ -129,7 +130,8 @@ class UdfReader:
         rows: list[dict[str, Any]] = []
         ends: dict[int, int] = {}
         for part in ranges:
-            for results in self._client.read(part, limit=_RECORDS_IN_A_LIST, retry_seconds=5.0):
+            for results in self._client.read(part, limit=_RECORDS_IN_A_LIST, retry_seconds=1.0):
+                pulse()
                 rows += self._rows(results, wants)
                 ends[part.partition] = int(results[-1].offset.offset) + 1
                 if len(rows) >= MAX_ROWS:

@@ -1,139 +1,147 @@
-"""Rows of a UDF that are sent on: to a Kafka topic through the gateway, and to a user as events.
+"""Places to which rows of a UDF are sent on: a Kafka topic through the gateway, and a user's events.
 
-At least once, in the order of their group, after the rows are in the table; groups are sent beside each other. A row
-that is refused for its content is left out and reported, and holds up no other one. A copy has the same sequence
-number: in a record it is the header ``dx-sequence``; of events, whose id it is a part of, the gateway drops a copy.
+At least once, after the rows are in the table, and in order. A row that is refused for its content is returned with the
+reason, and holds up no other one. A copy has the same sequence number: in a record it is the header ``dx-sequence``; of
+events, whose id it is a part of, the gateway drops a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import grpc
-import structlog
-import tenacity
 from google.protobuf.json_format import MessageToJson
-from google.protobuf.message import Message
 
-from dexorder_common.model.errors import Code, InvalidRequest
 from dexorder_common.model.udf import UdfOutput
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import code_of, error_text, is_refused, is_too_large
+from dexorder_common.rpc.client_retry import error_text, is_too_large
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as event_pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as event_rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user_pb
-from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
-from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2 as record_pb
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2_grpc as record_rpc
 from dexorder_spark.udf.rows import fields_of, text_of
 
 Row = Mapping[str, Any]
 _CALL_TIMEOUT_S = 10.0
-_ATTEMPTS = 5
 _MAX_CONDITION = 500
-_NO_TOPIC = "does not exist"
-"""Part of the gateway's refusal of a topic, whose code is that of a refused record, as in Kafka-Pixy."""
-_MOST_UNDER_WAY = 32
-"""Groups of which a row is under way at once."""
-log = structlog.get_logger(__name__)
+MOST_ROWS = 1_000
+"""Rows of a call, as the gateway takes them."""
+MOST_EVENTS_PER_SECOND = 1_000
+"""Half of what the gateway takes of a container; more would be refused, and be dead letters."""
+_MOST_BYTES = 1024 * 1024
+"""Bytes of a call, of which one row alone may have more."""
+
+
+class Refused(NamedTuple):
+    """A row that a place does not take, ``topic`` or ``user`` with its name, and the reason."""
+
+    row: Row
+    place: str
+    reason: str
 
 
 class Sinks:
-    """Topic and user of one UDF; one thread uses it. Without either, it does nothing."""
+    """Topic and user of one UDF; one thread sends, any may close. Without either, it does nothing."""
 
-    def __init__(
-        self, name: str, output: UdfOutput, gateway: str, on_log: Callable[[str], None] = lambda line: None
-    ) -> None:
-        """Take the gateway's address; the channel is opened when it is needed.
-
-        Args:
-            on_log: Gets a line for each row that is left out.
-        """
+    def __init__(self, name: str, output: UdfOutput, gateway: str) -> None:
+        """Take the gateway's address; the channel is opened when it is needed."""
         self._name = name
-        self._on_log = on_log
         self._output = output
         self._gateway = gateway
         self._channel: grpc.Channel | None = None
 
-    def send(self, rows: Sequence[Row]) -> None:
-        """Send rows on and return when all are acknowledged.
+    @property
+    def is_used(self) -> bool:
+        """Return whether there is a topic or a user."""
+        return bool(self._output.topic or self._output.user_id)
+
+    @property
+    def rows_per_second(self) -> float:
+        """Return the largest rate at which rows may be sent."""
+        return MOST_EVENTS_PER_SECOND if self._output.user_id else math.inf
+
+    def send(self, rows: Sequence[Row]) -> list[Refused]:
+        """Send at most ``MOST_ROWS`` rows on; return the refused ones once all others are acknowledged.
 
         Raises:
-            InvalidRequest: The gateway refuses the topic or the user, and would refuse every row.
-            grpc.RpcError: The gateway is away.
+            grpc.RpcError: The gateway is away, or takes no row: it does not know the topic or the user's container.
         """
-        if not (self._output.topic or self._output.user_id):
-            return
         self._channel = self._channel or open_sync_channel(self._gateway)
-        groups: dict[str, list[Row]] = {}
-        for row in rows:
-            groups.setdefault(str(row["group"]), []).append(row)
-        with ThreadPoolExecutor(min(len(groups), _MOST_UNDER_WAY) or 1) as pool:
-            for done in [pool.submit(self._send_group, self._channel, each) for each in groups.values()]:
-                done.result()
+        refused: list[Refused] = []
+        if self._output.topic:
+            produce = record_rpc.RecordServiceStub(self._channel).ProduceMany
+            for records in _parts([(row, record_of(self._name, row)) for row in rows]):
+                refused += self._produce(produce, records)
+        if self._output.user_id:
+            refused += self._publish(event_rpc.EventPublisherServiceStub(self._channel), rows)
+        return refused
 
-    def _send_group(self, channel: grpc.Channel, rows: Sequence[Row]) -> None:
-        pixy, publisher = pixy_rpc.KafkaPixyStub(channel), event_rpc.EventPublisherServiceStub(channel)
-        for row in rows:
-            if self._output.topic:
-                try:
-                    self._call(pixy.Produce, record_of(self._name, self._output.topic, row))
-                except RowRefused as error:
-                    self._left_out(row, str(error))
-            if self._output.user_id:
-                self._publish(publisher, row)
+    def _produce(self, produce: Callable[..., Any], records: Sequence[_Record]) -> Iterator[Refused]:
+        topic = self._output.topic
+        request = record_pb.ProduceManyRequest(topic=topic, records=[record for _, record in records])
+        try:
+            answer = produce(request, timeout=_CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            if not is_too_large(error):
+                raise
+            if len(records) == 1:
+                yield Refused(records[0][0], f"topic {topic}", error_text(error))
+                return
+            middle = len(records) // 2
+            yield from self._produce(produce, records[:middle])
+            yield from self._produce(produce, records[middle:])
+        else:
+            for each in answer.refused:
+                yield Refused(records[each.index][0], f"topic {topic}", each.reason)
 
-    def _publish(self, publisher: Any, row: Row) -> None:
-        event = event_of(self._name, self._output, row)
-        answer = self._call(publisher.Publish, event_pb.PublishRequest(event=event))
-        if answer.ack.status == user_pb.ACK_ERROR:
-            raise InvalidRequest(f"the gateway refuses its event {event.event_id}: {answer.ack.error_message}")
-
-    def _left_out(self, row: Row, reason: str) -> None:
-        log.error("a row of a UDF is left out of its topic", udf=self._name, sequence=row["sequence"], reason=reason)
-        self._on_log(f"dexorder: row {row['sequence']} of group {row['group']!r} is left out of the topic: {reason}")
+    def _publish(self, publisher: Any, rows: Sequence[Row]) -> Iterator[Refused]:
+        """Send events in one stream, and wait for the first ack of each."""
+        waiting = {event.event_id: (row, event) for row in rows for event in [event_of(self._name, self._output, row)]}
+        requests = (event_pb.PublishManyRequest(event=event) for _, event in list(waiting.values()))
+        call = publisher.PublishMany(requests, timeout=_CALL_TIMEOUT_S)
+        try:
+            while waiting:
+                ack = next(call).ack
+                found = waiting.pop(ack.event_id, None)
+                if found is not None and ack.status == user_pb.ACK_ERROR:
+                    yield Refused(found[0], f"user {self._output.user_id}", ack.error_message)
+        finally:
+            call.cancel()
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the channel, which ends calls under way."""
         if self._channel is not None:
             self._channel.close()
 
-    def _call(self, call: Callable[..., Any], request: Message) -> Any:
-        attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_succeed),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=1.0, jitter=0.1),
-            stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            reraise=True,
-        )
-        try:
-            return attempts(call, request, timeout=_CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            if _may_succeed(error):
-                raise
-            is_content = is_too_large(error) or code_of(error) is Code.INVALID_ARGUMENT
-            kind = RowRefused if is_content and _NO_TOPIC not in error_text(error) else InvalidRequest
-            raise kind(f"the gateway refuses its output: {error_text(error)}") from error
+
+_Record = tuple[Row, record_pb.NewRecord]
 
 
-class RowRefused(InvalidRequest):
-    """A row can't be sent on; others can."""
+def _parts(records: Iterable[_Record]) -> Iterator[list[_Record]]:
+    """Yield the records in parts of ``_MOST_BYTES``, or one record alone."""
+    part: list[_Record] = []
+    size = 0
+    for each in records:
+        more = each[1].ByteSize()
+        if part and size + more > _MOST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += more
+    if part:
+        yield part
 
 
-def _may_succeed(error: BaseException) -> bool:
-    refused = is_refused(error) or is_too_large(error)
-    return isinstance(error, grpc.RpcError) and not refused
-
-
-def record_of(name: str, topic: str, row: Row) -> pixy_pb.ProdRq:
+def record_of(name: str, row: Row) -> record_pb.NewRecord:
     """Return the record of a row: JSON, with the group as its key."""
     headers = {"dx-udf": name, "dx-sequence": str(row["sequence"])}
-    return pixy_pb.ProdRq(
-        topic=topic,
-        key_value=str(row["group"]).encode(),
-        key_undefined=not row["group"],
-        message=text_of(name, row),
-        headers=[pixy_pb.RecordHeader(key=key, value=value.encode()) for key, value in headers.items()],
+    return record_pb.NewRecord(
+        key=str(row["group"]).encode(),
+        value=text_of(name, row),
+        headers=[record_pb.NewRecordHeader(name=key, value=value.encode()) for key, value in headers.items()],
     )
 
 

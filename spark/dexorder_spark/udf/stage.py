@@ -3,11 +3,11 @@
 1. Read the next records of the topic, and keep those rows that the UDF is to be fed (``reader``, ``feed``).
 2. Feed them, and checkpoint: all of their output, and the UDF's state after it.
 3. Commit the output as rows, the position in the topic and the state with one snapshot of the table (``lake``).
-4. Send the rows on to topic and user, if there are any (``sinks``).
+4. Offer the rows to the sender, which brings them to topic and user in its own thread (``sending``).
 
 Whoever starts it again starts with the position and the state of the last commit, so each row is there once. A batch
-without output is not committed at once: after a crash it is fed again, with the same result. Rows that were committed
-but not sent on are read from the table and sent on at the next start; their sequence numbers tell copies apart.
+without output is not committed at once: after a crash it is fed again, with the same result. How many rows were sent on
+is committed within seconds; those after it are sent at the next start, and their sequence numbers tell copies apart.
 
 If something that it needs is away, it waits and starts again at the last commit. If the UDF fails for good, only it
 ends, with the UDF's own words. No query of a table ever waits for it.
@@ -18,12 +18,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from dexorder_common.lake.commit import CommitLost
+from dexorder_common.lake.commit_state import CommitState
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import UdfDefinition, UdfState, UdfStatus
 from dexorder_spark.records.relay_client import Stopped
@@ -33,7 +35,7 @@ from dexorder_spark.udf.feed import UdfFeed
 from dexorder_spark.udf.lake import Loaded, UdfLake
 from dexorder_spark.udf.reader import UdfReader
 from dexorder_spark.udf.rows import rows_of
-from dexorder_spark.udf.sinks import Sinks
+from dexorder_spark.udf.sending import Sending
 from dexorder_spark.udf.state import StageState
 from dexorder_udf.errors import UdfError, UdfStopped, UdfUnreachable
 from dexorder_udf.host import UdfHost
@@ -43,7 +45,12 @@ from dexorder_udf.spec import UdfSpec
 log = structlog.get_logger(__name__)
 OnLog = Callable[[str], None]
 _MAX_BACKOFF_S = 10.0
-_FED_AT_ONCE = 2_000
+_MOST_AT_ONCE = 2_000
+"""Points, or batches, that are fed at once; fewer of a slow UDF."""
+_FED_AT_ONCE_S = 0.25
+"""Time that one of these pieces should take, so that status and ``stop`` are looked at several times a second."""
+_SENT_SECONDS = 5.0
+"""Longest time between two commits of what was sent on, so of the rows of which copies come after a kill."""
 _STOP_GRACE_S = 0.5
 """Time for the end of output, for the end, and for the end after SIGTERM, when it is stopped."""
 
@@ -57,7 +64,7 @@ class UdfStage:
         spec: UdfSpec,
         reader: UdfReader,
         lake: UdfLake,
-        sinks: Sinks,
+        sending: Sending,
         *,
         tolerance_ns: int,
         generation: int = 0,
@@ -85,7 +92,7 @@ class UdfStage:
         self._spec = spec
         self._reader = reader
         self._lake = lake
-        self._sinks = sinks
+        self._sending = sending
         self._tolerance_ns = tolerance_ns
         self._since_generation = since_generation
         self._stop = stop
@@ -94,12 +101,20 @@ class UdfStage:
         self._batch_seconds = batch_seconds
         self._commit_seconds = commit_seconds
         self._poll_seconds = poll_seconds
-        self._rows = self._fed = self._late = self._restarts = 0
+        self._rows = self._fed = self._late = self._restarts = self._lag = 0
+        self._note = ""
+        self._at_once = 16
+        self._loaded: Loaded | None = None
+        self._committed_s = 0.0
         self.status = UdfStatus(definition.name, UdfState.STARTING, generation=generation)
         """For other threads: it is replaced, never changed."""
 
     def run(self) -> None:
         """Run until ``stop`` is set, or until the UDF fails for good, which its status says."""
+        with self._sending:
+            self._run_until_stopped()
+
+    def _run_until_stopped(self) -> None:
         failures = 0
         while not self._stop.is_set():
             started_s = time.monotonic()
@@ -134,24 +149,27 @@ class UdfStage:
 
     def _run(self) -> None:
         """Start at the last commit, and go on until an error or ``stop``."""
+        self._loaded = None
         loaded = self._begin(self._lake.load())
         state = loaded.state or StageState()
+        self._sending.begin(max(state.sent, loaded.commit_state.udf_sent))
+        self._sending.offer(state.outputs)
         restarts = self._restarts
 
         def show_restart(reason: str) -> None:
-            self._restarts = restarts + host.restarts
-            self._show(self.status.state, f"it is started again: {reason}")
+            self._restarts, self._note = restarts + host.restarts, f"it was started again: {reason}"
+            self._show(self.status.state, self._note)
 
         host = UdfHost(self._spec, self._on_log, stop=self._stop, on_restart=show_restart)
         try:
             host.start(state.snapshot or None)
             feed = UdfFeed(self.definition.input, host.info.wants, self._tolerance_ns, state.feed)
-            if state.sent < state.outputs:
-                state = self._send(state, self._lake.rows_from(loaded.table, state.sent))
-            self._loop(host, feed, loaded, state, restarts)
+            self._loop(host, feed, loaded, state)
         finally:
             self._restarts = restarts + host.restarts
             host.close(_STOP_GRACE_S if self._stop.is_set() else None)
+            with suppress(Exception):  # copies of some rows come then
+                self._keep_sent(now=True)
 
     def _begin(self, loaded: Loaded) -> Loaded:
         """Resume at the position of the table; what is new is committed, so that "now" stays where it is."""
@@ -164,56 +182,87 @@ class UdfStage:
         state = state.anew(self._since_generation) if is_anew else state
         self._rows = state.outputs
         if not is_new and loaded.state is not None:
-            return replace(loaded, state=state)
-        with self._lock.batch():
-            return self._lake.commit(loaded, self._reader.after(known), state, ())
+            self._loaded = loaded = replace(loaded, state=state)
+            return loaded
+        return self._commit(loaded, self._reader.after(known), state)
 
-    def _loop(self, host: UdfHost, feed: UdfFeed, loaded: Loaded, state: StageState, restarts: int) -> None:
-        committed_s = time.monotonic()
+    def _loop(self, host: UdfHost, feed: UdfFeed, loaded: Loaded, state: StageState) -> None:
         uncommitted = False
         self._show(UdfState.RUNNING)
         while not self._stop.is_set():
             begun_s = time.monotonic()
-            late, points = feed.late, feed.points
-            read = self._reader.next(feed.wants)
+            late = feed.late
+            read = self._reader.next(feed.wants, self._pulse)
             rows: list[dict[str, Any]] = []
             if read is not None:
                 uncommitted = True
+                self._lag = read.lag
                 if fed := feed.take(read.rows):
                     outputs, snapshot = self._process(host, fed)
                     rows = rows_of(outputs, state.outputs)
                     state = replace(state, outputs=state.outputs + len(rows), snapshot=snapshot)
-            if rows or (uncommitted and time.monotonic() - committed_s >= self._commit_seconds):
-                with self._lock.batch():
-                    loaded = self._lake.commit(loaded, self._reader.after(loaded.commit_state), state, rows)
-                committed_s, uncommitted = time.monotonic(), False
-            if rows:
-                state = self._send(state, rows)
-            self._fed += feed.points - points
             self._late += feed.late - late
+            loaded = self._loaded or loaded
+            if rows or (uncommitted and time.monotonic() - self._committed_s >= self._commit_seconds):
+                loaded = self._commit(loaded, self._reader.after(loaded.commit_state), state, rows)
+                uncommitted = False
+            self._sending.offer(state.outputs, rows)
             self._rows = state.outputs
-            self._restarts = restarts + host.restarts
-            self._show(UdfState.RUNNING, lag=read.lag if read else 0)
+            self._pulse()
             if read is None:
-                self._stop.wait(self._poll_seconds)
+                self._lag = 0
+                self._wait(self._poll_seconds)
             elif not read.lag:
-                self._stop.wait(max(0.0, begun_s + self._batch_seconds - time.monotonic()))
+                self._wait(begun_s + self._batch_seconds - time.monotonic())
 
     def _process(self, host: UdfHost, fed: Sequence[Point | Batch]) -> tuple[list[Point | Batch], bytes]:
+        """Feed points in pieces that take a moment each, whatever the UDF's pace is."""
         outputs: list[Point | Batch] = []
-        for first in range(0, len(fed), _FED_AT_ONCE):
-            if self._stop.is_set():
-                raise Stopped("stopping in the middle of a batch")
-            outputs += host.process(fed[first : first + _FED_AT_ONCE])
+        first = 0
+        while first < len(fed):
+            piece, began_s = fed[first : first + self._at_once], time.monotonic()
+            outputs += host.process(piece)
+            first += len(piece)
+            self._fed += sum(len(each.points) if isinstance(each, Batch) else 1 for each in piece)
+            self._pulse()
+            faster = time.monotonic() - began_s < _FED_AT_ONCE_S
+            self._at_once = min(2 * self._at_once, _MOST_AT_ONCE) if faster else max(self._at_once // 2, 1)
         more, snapshot = host.checkpoint()
         return outputs + more, snapshot
 
-    def _send(self, state: StageState, rows: Sequence[dict[str, Any]]) -> StageState:
-        """Send rows on, waiting for whoever takes them; return the state that says so, for the next commit."""
-        self._sinks.send(rows)
-        return replace(state, sent=state.outputs)
+    def _commit(
+        self, loaded: Loaded, after: CommitState, state: StageState, rows: Sequence[dict[str, Any]] = ()
+    ) -> Loaded:
+        with self._lock.batch():
+            sent = max(self._sending.sent, after.udf_sent)
+            loaded = self._loaded = self._lake.commit(loaded, replace(after, udf_sent=sent), state, rows)
+        self._committed_s = time.monotonic()
+        return loaded
 
-    def _show(self, state: UdfState, message: str = "", *, lag: int | None = None) -> None:
+    def _keep_sent(self, *, now: bool = False) -> None:
+        """Commit how many rows were sent on, if that is news and the last commit is some seconds ago."""
+        loaded, sent = self._loaded, self._sending.sent
+        due = now or time.monotonic() - self._committed_s >= _SENT_SECONDS
+        if loaded is None or not due or sent <= loaded.commit_state.udf_sent:
+            return
+        with self._lock.batch():
+            self._loaded = self._lake.commit_sent(loaded, sent)
+        self._committed_s = time.monotonic()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for the next look at the topic; the status and what was sent on are kept up meanwhile."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, 1.0)):
+            self._pulse()
+
+    def _pulse(self) -> None:
+        """Renew the status, commit what was sent on, and raise Stopped at ``stop``; called within each second."""
+        if self._stop.is_set():
+            raise Stopped("stopping in the middle of a batch")
+        self._keep_sent()
+        self._show(UdfState.RUNNING, self._sending.message or self._note)
+
+    def _show(self, state: UdfState, message: str = "") -> None:
         self.status = replace(
             self.status,
             state=state,
@@ -221,6 +270,6 @@ class UdfStage:
             rows=self._rows,
             fed=self._fed,
             late=self._late,
-            lag=self.status.lag if lag is None else lag,
+            lag=self._lag,
             restarts=self._restarts,
         )

@@ -35,6 +35,7 @@ from dexorder_spark.udf.lake import UdfLake
 from dexorder_spark.udf.programs import Declared, Wanted, spec_of, wanted
 from dexorder_spark.udf.reader import UdfReader
 from dexorder_spark.udf.report import LogBook, lines_of, report_parts
+from dexorder_spark.udf.sending import Sending
 from dexorder_spark.udf.sinks import Sinks
 from dexorder_spark.udf.stage import UdfStage
 
@@ -162,9 +163,8 @@ class UdfStages:
             on_log(f"dexorder: failed: {one.fault}")
             return Running(one, None, None, stop, failed)
         relay = RelayClient(self._settings.relay, stop, f"UDF {name}")
-        sinks = Sinks(name, one.definition.output, self._settings.gateway, on_log)
         try:
-            stage = self._stage(one, relay, sinks, stop, on_log)
+            stage = self._stage(one, relay, stop, on_log)
         except SuiteError as error:
             on_log(f"dexorder: failed: {error}")
             return Running(one, None, None, stop, replace(failed, message=str(error)))
@@ -174,18 +174,17 @@ class UdfStages:
                 stage.run()
             finally:
                 relay.close()
-                sinks.close()
 
         thread = threading.Thread(target=run, name=f"udf-{name}", daemon=True)
         log.info("UDF starts", udf=name, generation=one.generation)
         thread.start()
         return Running(one, stage, thread, stop, stage.status)
 
-    def _stage(
-        self, one: Wanted, relay: RelayClient, sinks: Sinks, stop: threading.Event, on_log: Callable[[str], None]
-    ) -> UdfStage:
+    def _stage(self, one: Wanted, relay: RelayClient, stop: threading.Event, on_log: Callable[[str], None]) -> UdfStage:
         definition, settings = one.definition, self._settings
         candles = definition.input.table == OHLC
+        sinks = Sinks(definition.name, definition.output, settings.gateway)
+        their_lake = UdfLake(self._catalog, definition.name, settings.udf_frame_limit_bytes)
         table = CANDLES if candles else TRADES
         return UdfStage(
             definition,
@@ -198,7 +197,7 @@ class UdfStages:
                 max_records=settings.max_records_per_batch if candles else settings.max_trade_records_per_batch,
             ),
             UdfLake(self._catalog, definition.name, settings.udf_frame_limit_bytes),
-            sinks,
+            Sending(definition.name, sinks, their_lake, on_log),
             tolerance_ns=table.tolerance_ns,
             generation=one.generation,
             since_generation=one.since_generation,

@@ -21,12 +21,12 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True)
 class StageState:
-    """State after a batch.
+    """State after a batch. What was sent on is in the snapshot itself (``CommitState.udf_sent``).
 
     Attributes:
         generation: Increases each time the UDF starts from scratch.
         outputs: Rows that the table has got, over all generations; the next one gets this number as its sequence.
-        sent: Those of them that topic and user have got too.
+        sent: Those of them that topic and user had got when the state was written.
         snapshot: The UDF's state; empty before its first one.
     """
 

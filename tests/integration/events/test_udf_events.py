@@ -7,13 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
-from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import UdfOutput
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from dexorder_spark.udf.rows import rows_of
-from dexorder_spark.udf.sinks import Sinks
+from dexorder_spark.udf.sinks import Refused, Sinks
 from dexorder_udf.points import Point
 from tests.integration.events.rig import Rig
 
@@ -25,10 +22,10 @@ def rows(count: int) -> list[dict[str, Any]]:
     return rows_of([Point(NOW_NS + n, tags, {"mean": float(n)}, "ohlc", ("ticker",)) for n in range(count)], 0)
 
 
-async def send(rig: Rig, user: str, name: str, found: Sequence[dict[str, Any]]) -> None:
+async def send(rig: Rig, user: str, name: str, found: Sequence[dict[str, Any]]) -> list[Refused]:
     sinks = Sinks(name, UdfOutput(user_id=user, title="Average"), rig.gateway.address)
     try:
-        await asyncio.to_thread(sinks.send, found)
+        return await asyncio.to_thread(sinks.send, found)
     finally:
         sinks.close()
 
@@ -50,6 +47,7 @@ async def test_each_row_reaches_the_user_once_though_it_is_sent_again(rig: Rig) 
     }
 
 
-async def test_a_user_that_cannot_be_is_an_error_of_the_udf(rig: Rig) -> None:
-    with pytest.raises(InvalidRequest, match="refuses"):
-        await send(rig, "x" * 2_000, "average", rows(1))
+async def test_events_of_a_user_that_cannot_be_are_refused_and_stop_nothing(rig: Rig) -> None:
+    refused = await send(rig, "x" * 2_000, "average", rows(3))
+    assert [each.row["sequence"] for each in refused] == [0, 1, 2]
+    assert "user_id" in refused[0].reason

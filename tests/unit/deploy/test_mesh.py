@@ -113,14 +113,15 @@ def test_anybody_may_call_only_what_checks_its_callers_in_another_way() -> None:
 
 
 def test_calls_that_may_change_something_twice_are_not_repeated() -> None:
-    """Of the two, by name: a proxy that repeats them writes a record twice, or loses one."""
+    """Of the three, by name: a proxy that repeats them writes a record twice, or loses one."""
     routes = {
         each["metadata"]["name"]: each["spec"]["http"]
         for each in component("istio")
         if each["kind"] == "VirtualService"
     }
     first, rest = routes["gateway"]
-    assert [each["uri"]["exact"] for each in first["match"]] == ["/KafkaPixy/Produce", "/KafkaPixy/ConsumeNAck"]
+    paths = ["/KafkaPixy/Produce", "/dexorder.kafka.v1.RecordService/ProduceMany", "/KafkaPixy/ConsumeNAck"]
+    assert [each["uri"]["exact"] for each in first["match"]] == paths
     assert first["retries"] == {"attempts": 0} and "match" not in rest
     assert {route["timeout"] for http in routes.values() for route in http} == {"0s"}
 

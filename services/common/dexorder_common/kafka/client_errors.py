@@ -67,15 +67,19 @@ _CONNECTION = (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._SSL, Kafk
 _OCCURRENCE = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
 
 
+class RecordRefused(InvalidRequest):
+    """Kafka refuses this record for its content; others of the topic may be written."""
+
+
 def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
     """Return the error of a record, whose value has ``size`` bytes, that was not written."""
     code, text = error.code(), error.str()
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return InvalidRequest(f"message of {size} bytes is larger than topic {topic!r} allows")
+        return RecordRefused(f"message of {size} bytes is larger than topic {topic!r} allows")
     if code in _INVALID_TOPIC:
         return InvalidRequest(f"topic {topic!r}: {text}")
     if code in _INVALID_RECORD:
-        return InvalidRequest(f"topic {topic!r} refuses the record: {text}")
+        return RecordRefused(f"topic {topic!r} refuses the record: {text}")
     if code == KafkaError._QUEUE_FULL:
         return Exhausted("too many records wait for Kafka")
     if code in _FORBIDDEN:

@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 Offsets = Mapping[int, int]
 """Next offset to read, by partition."""
 
-_OFFSETS, _RESUME, _TOPICS, _EPOCHS, _DISPATCH, _CLAIMS, _UDF_STATE = (
+_OFFSETS, _RESUME, _TOPICS, _EPOCHS, _DISPATCH, _CLAIMS, _UDF_STATE, _UDF_SENT = (
     "dexorder.offsets",
     "dexorder.resume",
     "dexorder.topics",
@@ -25,6 +25,7 @@ _OFFSETS, _RESUME, _TOPICS, _EPOCHS, _DISPATCH, _CLAIMS, _UDF_STATE = (
     "dexorder.dispatch",
     "dexorder.claims",
     "dexorder.udf-state",
+    "dexorder.udf-sent",
 )
 
 
@@ -41,6 +42,7 @@ class CommitState:
         topics: By address of a source, the id of the topic to which its offsets belong.
         epochs: By address of a source, the epochs of the partitions' leaders who had the records before its offsets.
         udf_state: Path of the file with the state of the UDF whose output the table is; empty for other tables.
+        udf_sent: Rows of that UDF, from the first one, that its topic and its user have got too.
     """
 
     offsets: Mapping[str, Offsets] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class CommitState:
     topics: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[str, Offsets] = field(default_factory=dict)
     udf_state: str = ""
+    udf_sent: int = 0
 
     def encode(self) -> dict[str, str]:
         """Return the properties of a snapshot's summary."""
@@ -58,6 +61,8 @@ class CommitState:
             found[_TOPICS] = json.dumps(self.topics, separators=(",", ":"), sort_keys=True)
         if any(self.epochs.values()):
             found[_EPOCHS] = _encode({source: epochs for source, epochs in self.epochs.items() if epochs})
+        if self.udf_sent:
+            found[_UDF_SENT] = str(self.udf_sent)
         files = {_CLAIMS: self.claims, _UDF_STATE: self.udf_state}
         return found | {name: path for name, path in files.items() if path}
 
@@ -69,7 +74,8 @@ class CommitState:
             topics = {str(source): str(topic) for source, topic in json.loads(summary.get(_TOPICS, "{}")).items()}
             epochs = _decode(summary.get(_EPOCHS, "{}"))
             dispatch, claims, udf_state = int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), summary.get(_UDF_STATE, "")
-            return cls(offsets, dispatch, claims, resume, topics, epochs, udf_state)
+            udf_sent = int(summary.get(_UDF_SENT, "0"))
+            return cls(offsets, dispatch, claims, resume, topics, epochs, udf_state, udf_sent)
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
@@ -100,7 +106,14 @@ class CommitState:
         leaders = {**self.epochs, source: known} if known or source in self.epochs else self.epochs
         offsets = {**self.offsets, source: done}
         return type(self)(
-            offsets, max(dispatch, self.dispatch), claims, starts, topics, leaders, udf_state or self.udf_state
+            offsets,
+            max(dispatch, self.dispatch),
+            claims,
+            starts,
+            topics,
+            leaders,
+            udf_state or self.udf_state,
+            self.udf_sent,
         )
 
     def without(self, source: str, partitions: Collection[int]) -> Self:

@@ -78,7 +78,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         self._stopping = False
 
     def stop_taking(self) -> None:
-        """Refuse new calls of Produce, ConsumeNAck and SetOffsets, and end the calls that wait for a record."""
+        """Refuse new calls that write, consume or set offsets, and end the calls that wait for a record."""
         self._stopping = True
         for cluster in self._clusters:
             cluster.consumers.stop_taking()
@@ -86,7 +86,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def Produce(self, request: pb.ProdRq, context: Context) -> pb.ProdRs:  # noqa: N802
         """Write one record; answer when Kafka has it, or with async_mode when it is queued."""
         cluster = self._clusters.named(request.cluster)
-        self._refuse_if_stopping()
+        self.refuse_if_stopping()
         topic = request.topic
         check_produce(current_caller(), topic)
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic), CREATION_SECONDS):
@@ -132,7 +132,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
         """Ack an earlier record if requested, then wait for the next one; NOT_FOUND when the long poll ends."""
         cluster = self._clusters.named(request.cluster)
-        self._refuse_if_stopping()
+        self.refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
         group, topic = group_name(request.group), request.topic
         known = cluster.knows(topic)
@@ -224,7 +224,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
         """Set a group's commits in a topic, all of the request or none."""
         cluster = self._clusters.named(request.cluster)
-        self._refuse_if_stopping()
+        self.refuse_if_stopping()
         group, topic = group_name(request.group), topic_name(request.topic)
         requested = [RequestedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
         time_ms = request.time_ms if request.HasField("time_ms") else None
@@ -268,7 +268,8 @@ class KafkaPixy(rpc.KafkaPixyServicer):
             found = await cluster.admin.consumers(topic, group)
         return pb.ListConsumersRs(groups={name: _group_answer(consumers) for name, consumers in found.items()})
 
-    def _refuse_if_stopping(self) -> None:
+    def refuse_if_stopping(self) -> None:
+        """Raise Unavailable after ``stop_taking``."""
         if self._stopping:
             raise Unavailable("the gateway is stopping")
 

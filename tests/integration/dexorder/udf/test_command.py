@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dexorder_udf.host import UdfHost
@@ -106,3 +108,41 @@ def test_a_udf_that_dies_shows_its_words() -> None:
     )
     assert process.returncode == 1
     assert "exit code 1; its last line on stderr: KeyError: 'nothing'" in process.stderr
+
+
+def test_a_line_that_arrives_is_answered_before_the_next_one_comes() -> None:
+    """As with ``tail -f``: the input stays open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dexorder", "udf", "run", "--prog", f"{AGENT} average", "--option", "size=1", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin and process.stdout
+    with process:
+        for line in ROWS.splitlines()[:3]:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            value = json.loads(line)["value"]
+            assert json.loads(process.stdout.readline())["fields"] == {"mean": value}
+        process.stdin.close()
+
+
+def test_a_udf_that_gives_no_snapshot_runs_over_a_file(tmp_path: Path) -> None:
+    """As Kapacitor's own mirror in Python does."""
+    code, out, err = run("run", "--prog", f"{AGENT} no_snapshot", "--json")
+    assert (code, err) == (0, "8 points in, 8 out\n")
+    assert [json.loads(line)["fields"]["close"] for line in out.splitlines()] == [float(n) for n in range(8)]
+
+
+def test_the_output_goes_to_a_file_and_a_page(tmp_path: Path) -> None:
+    file, page = tmp_path / "a.parquet", tmp_path / "page.html"
+    options = ("--option", "fast=2", "--option", "slow=3", "--option", "signal=1")
+    code, _, err = run("run", "macd", *options, "--out", str(file), "--plot", str(page))
+    assert code == 0, err
+    rows = pq.read_table(file)
+    assert rows.column_names == ["time", "name", "ticker", "histogram", "macd", "signal"]
+    assert rows.column("time").to_pylist()[0] == dt.datetime.fromtimestamp(2, dt.UTC) and len(rows) == 6
+    assert '"name":"A macd"' in page.read_text()
+    assert "unknown extension" in run("run", "ema", "--out", "x.doc")[2]

@@ -10,6 +10,7 @@ import yaml
 
 from dexorder_common.rpc.identity import Role, token_hash
 from dexorder_gateway.kafkapixy.service import PIPELINE_TOPICS
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2 as record_pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway
 
@@ -17,10 +18,15 @@ pytestmark = pytest.mark.kafka
 CODE = grpc.StatusCode
 
 
-def produce(gateway: GatewayThread, role: Role, topic: str, *, is_async: bool) -> tuple[CODE, str]:
-    request = pb.ProdRq(topic=topic, message=b"x", async_mode=is_async)
+def produce(gateway: GatewayThread, role: Role, topic: str, way: str) -> tuple[CODE, str]:
+    metadata = (("authorization", f"Bearer {role}-token"),)
     try:
-        gateway.stub.Produce(request, metadata=(("authorization", f"Bearer {role}-token"),), timeout=60)
+        if way == "many":
+            request = record_pb.ProduceManyRequest(topic=topic, records=[record_pb.NewRecord(value=b"x")])
+            gateway.records.ProduceMany(request, metadata=metadata, timeout=60)
+        else:
+            one = pb.ProdRq(topic=topic, message=b"x", async_mode=way == "async")
+            gateway.stub.Produce(one, metadata=metadata, timeout=60)
     except grpc.RpcError as error:
         return error.code(), error.details() or ""
     return CODE.OK, ""
@@ -30,7 +36,8 @@ def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
     start_gateway: StartGateway, kafka_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no topic of the pipeline will be made here, so no call need wait for one
-    monkeypatch.setattr("dexorder_gateway.kafkapixy.service.CREATION_SECONDS", 0.05)
+    for module in ("service", "bulk"):
+        monkeypatch.setattr(f"dexorder_gateway.kafkapixy.{module}.CREATION_SECONDS", 0.05)
     tokens = tmp_path / "callers.yaml"
     callers = [{"client_id": f"a-{role}", "sha256": token_hash(f"{role}-token"), "role": str(role)} for role in Role]
     tokens.write_text(yaml.safe_dump({"callers": callers}))
@@ -38,7 +45,7 @@ def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
     free = kafka_topic(1)
     for role in Role:
         for name in (*sorted(PIPELINE_TOPICS), free):
-            for found in (produce(gateway, role, name, is_async=False), produce(gateway, role, name, is_async=True)):
+            for found in (produce(gateway, role, name, way) for way in ("sync", "async", "many")):
                 if role is Role.CLIENT or (role is Role.PIPELINE and name != free):
                     assert found[0] is CODE.PERMISSION_DENIED
                     assert found[1].startswith(f"client_id 'a-{role}' has the role {role}; ")

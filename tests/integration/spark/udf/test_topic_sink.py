@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 
-from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import UdfOutput
 from dexorder_spark.udf.rows import rows_of
 from dexorder_spark.udf.sinks import Sinks
@@ -54,9 +54,21 @@ def test_rows_are_records_with_their_numbers_in_order(
     }
 
 
+def test_a_record_that_kafka_refuses_is_returned_and_the_others_are_written(
+    kafka: str, shared_gateway: GatewayThread, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(1)
+    large = Point(NOW_NS, {"ticker": "BTC/USDT.SIM"}, {"text": "x" * 1_200_000}, "ohlc", ("ticker",))
+    sinks = Sinks("average", UdfOutput(topic=topic), shared_gateway.address)
+    (refused,) = sinks.send([*rows(0, 2), *rows_of([large], 2), *rows(3, 1)])
+    sinks.close()
+    assert refused.row["sequence"] == 2 and "larger than topic" in refused.reason
+    assert [int(dict(each.headers())["dx-sequence"]) for each in records(kafka, topic)] == [0, 1, 3]
+
+
 @needs_missing_topics
 def test_a_topic_that_does_not_exist_is_named(shared_gateway: GatewayThread) -> None:
     sinks = Sinks("average", UdfOutput(topic="no-such-topic"), shared_gateway.address)
-    with pytest.raises(InvalidRequest, match=r"the gateway refuses its output: .*topic 'no-such-topic' does not exist"):
+    with pytest.raises(grpc.RpcError, match=r"topic 'no-such-topic' does not exist"):
         sinks.send(rows(0, 1))
     sinks.close()

@@ -23,7 +23,7 @@ TIME_NS = 1704067200 * 10**9
 
 def points_of(source: str, text: str = "", **maker: Any) -> list[Point]:
     make = PointMaker(**maker).point
-    return [make(row) for rows in read_rows(source, io.StringIO(text)) for row in rows]
+    return [make(row) for rows in read_rows(source, io.TextIOWrapper(io.BytesIO(text.encode()))) for row in rows]
 
 
 def test_parquet_and_csv_give_the_same_points(tmp_path: Path) -> None:

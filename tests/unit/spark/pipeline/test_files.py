@@ -18,9 +18,9 @@ from dexorder_common.lake.commit import commit_files, remove_files
 from dexorder_common.lake.tables import OHLC
 from dexorder_spark.pipeline import files
 from dexorder_spark.pipeline.controls import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND
-from dexorder_spark.pipeline.dead_letters import LetterLayout
 from dexorder_spark.pipeline.decode import decode_batches
 from dexorder_spark.pipeline.files import FileLayout, FileWriter, Stage, read_columns, unpack
+from dexorder_spark.records.dead_letters import LetterLayout
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page, raw
 from tests.fakes.staged import stored

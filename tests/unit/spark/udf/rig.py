@@ -17,7 +17,8 @@ from dexorder_spark.udf.lake import UdfLake
 from dexorder_spark.udf.programs import spec_of
 from dexorder_spark.udf.reader import UdfReader
 from dexorder_spark.udf.rows import fields_of
-from dexorder_spark.udf.sinks import Sinks
+from dexorder_spark.udf.sending import Sending
+from dexorder_spark.udf.sinks import Refused, Sinks
 from dexorder_spark.udf.stage import UdfStage
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import RunningSource
@@ -47,11 +48,17 @@ class KeptSinks(Sinks):
         super().__init__("test", UdfOutput(), "")
         self.rows: list[dict[str, Any]] = []
         self.failures: list[Exception] = []
+        self.refuses: set[int] = set()
 
-    def send(self, rows: Any) -> None:
+    @property
+    def is_used(self) -> bool:
+        return True
+
+    def send(self, rows: Any) -> list[Refused]:
         if self.failures:
             raise self.failures.pop(0)
-        self.rows += rows
+        self.rows += [row for row in rows if row["sequence"] not in self.refuses]
+        return [Refused(row, "topic t", "too large") for row in rows if row["sequence"] in self.refuses]
 
 
 @dataclass
@@ -89,7 +96,7 @@ def make(
         spec_of(udf, FRAME_LIMIT),
         UdfReader(table, source.address, udf.input, issued, max_records=max_records),
         UdfLake(catalog, udf.name, changes.pop("max_state_bytes", FRAME_LIMIT)),
-        sinks,
+        Sending(udf.name, sinks, UdfLake(catalog, udf.name, FRAME_LIMIT), lines.append),
         tolerance_ns=table.tolerance_ns,
         stop=stop,
         on_log=lines.append,
@@ -118,5 +125,6 @@ def running(catalog: CatalogSettings, source: RunningSource, udf: UdfDefinition,
 def table_rows(catalog: CatalogSettings, name: str = "test") -> list[dict[str, Any]]:
     """Return the rows of a UDF's table in the order of their sequence, with their fields as ``fields``."""
     lake = UdfLake(catalog, name, FRAME_LIMIT)
-    rows = lake.rows_from(lake.load().table, 0)
+    lake.load()
+    rows = lake.rows(0, 1 << 62)
     return [row | {"tags": dict(row["tags"]), "fields": fields_of(row)} for row in rows]

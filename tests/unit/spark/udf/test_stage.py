@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,17 @@ from pyiceberg.catalog import Catalog
 
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
-from dexorder_common.lake.commit_state import state_of
-from dexorder_common.lake.tables import udf_table
+from dexorder_common.lake.commit_state import CommitState, state_of
+from dexorder_common.lake.tables import DEAD_LETTERS, udf_table
 from dexorder_common.model.udf import TICKS, UdfCommand, UdfInput, UdfState
+from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.udf import programs
 from tests.fakes.pages import TICKER, control, page
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.fakes.trades import MadeTrade, second, trade, trades_head, trades_record
 from tests.paths import ROOT
-from tests.unit.spark.udf.rig import definition, running, table_rows
+from tests.unit.spark.udf.rig import definition, make, running, table_rows
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -233,11 +235,53 @@ def test_two_drivers_leave_each_row_once(catalog: CatalogSettings, source: Runni
 def test_rows_that_were_not_sent_on_are_sent_at_the_next_start(catalog: CatalogSettings, source: RunningSource) -> None:
     send(source, 0, 5)
     with running(catalog, source, definition()) as rig:
-        rig.sinks.failures = [OSError("the gateway is away")]
-        wait_until(lambda: len(rig.sinks.rows) == 5, 30)
-        rig.wait_for(5)
-    assert [row["sequence"] for row in rig.sinks.rows] == [0, 1, 2, 3, 4]
-    assert found(catalog) == oracle(5)
+        rig.sinks.failures = [OSError("the gateway is away")] * 1_000
+        rig.wait_for(5)  # the table does not wait for the gateway
+        send(source, 5, 8)
+        rig.wait_for(8)
+        wait_until(lambda: "the gateway is away" in rig.stage.status.message)
+        assert rig.sinks.rows == []
+    with running(catalog, source, definition()) as rig:
+        wait_until(lambda: len(rig.sinks.rows) == 8, 30)
+    with running(catalog, source, definition()) as rig:
+        send(source, 8, 9)
+        wait_until(lambda: len(rig.sinks.rows) == 1, 30)
+    assert [row["sequence"] for row in rig.sinks.rows] == [8], "what was sent before is known by the next start"
+    assert found(catalog) == oracle(9)
+
+
+def test_a_refused_row_is_a_dead_letter_and_nothing_stops(catalog: CatalogSettings, source: RunningSource) -> None:
+    with running(catalog, source, definition()) as rig:
+        rig.sinks.refuses = {1}
+        send(source, 0, 3)
+        wait_until(lambda: len(rig.sinks.rows) == 2, 30)
+    letters = DEAD_LETTERS.rows(catalog.load().load_table(DEAD_LETTERS.name).scan().to_arrow())
+    (letter,) = letters
+    assert (letter["source"], letter["offset"], letter["reason"]) == ("trading.udf_test>topic t", 1, "too large")
+    assert json.loads(letter["payload"])["sequence"] == 1
+    assert found(catalog) == oracle(3)
+
+
+def test_stop_is_looked_at_within_the_batches_of_a_large_backlog(
+    catalog: CatalogSettings, source: RunningSource
+) -> None:
+    for number in range(160):
+        send(source, number, number + 1)
+    stop = threading.Event()
+    reader = make(catalog, source, definition(), stop, max_records=1_000).stage._reader
+    reader.resume(CommitState())
+    looks = 0
+
+    def pulse() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise Stopped("stopping")
+
+    before = dict(reader.position)
+    with pytest.raises(Stopped):
+        reader.next(lambda series: True, pulse)
+    assert reader.position == before and looks == 2
 
 
 def test_a_start_anew_forgets_state_and_position_but_no_row(catalog: CatalogSettings, source: RunningSource) -> None:

@@ -3,8 +3,8 @@ from collections.abc import Mapping
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import DEAD_LETTERS
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.pipeline import dead_letters
-from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
+from dexorder_spark.records import dead_letters
+from dexorder_spark.records.dead_letters import LetterLayout, LetterWriter, append_dead_letters
 from tests.fakes.staged import stored
 
 NOW_NS = 1_800_000_000 * SECOND_NS
