@@ -117,6 +117,12 @@ BEHIND = RealtimeProfile(
     "a REST that is behind",
     FaultProfile((K.BEHIND,), seconds=(60.0, 400.0)),
 )
+BEHIND_FOR_LONG = RealtimeProfile(
+    "a REST that is behind when candles are compared",
+    FaultProfile((K.BEHIND,), count=3, seconds=(60.0, 400.0), delay_seconds=(45.0, 180.0)),
+    per_second=_BUSY,
+    periods=((60,),),
+)
 CORRECTED = RealtimeProfile(
     "trades that are corrected before a cut",
     FaultProfile(outages=3, outage_kinds=(K.CUT,), seconds=(0.5, 20.0), corrected=0.9),
@@ -145,7 +151,7 @@ PRODUCT = RealtimeProfile(
     kills=1,
     relay_kills=1,
 )
-MENDED = (RARE, DEAF_AND_BEHIND, LACKING, LATE, BEHIND, CORRECTED, RESTARTED, PRODUCT)
+MENDED = (RARE, DEAF_AND_BEHIND, LACKING, LATE, BEHIND, BEHIND_FOR_LONG, CORRECTED, RESTARTED, PRODUCT)
 """Profiles whose faults last and go together."""
 HOLD = (*_QUIET, *MENDED)
 """Profiles under which every promise holds."""

@@ -9,20 +9,36 @@ from typing import Any
 import pytest
 
 from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.periods import next_open
 from dexorder_common.model.realtime import Resumption
 from dexorder_ingestor.exchange.answers import BadAnswer
-from dexorder_ingestor.exchange.trades import Trade
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.publisher import IngestorPublisher
+from dexorder_ingestor.realtime.agreed.trades import AgreedTrades
+from dexorder_ingestor.realtime.agreed.witness import HeardTrades
+from dexorder_ingestor.realtime.candle_checker import CandleChecker
+from dexorder_ingestor.realtime.candle_checks import Group, equal
+from dexorder_ingestor.realtime.live_candles import candle_of
 from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGaps
 from dexorder_ingestor.realtime.numbered.quiet_time import Quiet, QuietTime
+from dexorder_ingestor.realtime.numbered.trade_search import Seam
 from dexorder_ingestor.realtime.trade_batches import TradeBatches
 from dexorder_relay.broker.dispatcher import JobDispatcher
 from dexorder_relay.state.realtime_job import RealtimeJob
 from tests.simulation.loop import Spinning
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
 from tests.simulation.realtime_checks import Rule
-from tests.simulation.realtime_profiles import BEHIND, CORRECTED, DEAF_AND_BEHIND, HOLD, LATE
+from tests.simulation.realtime_profiles import (
+    BEHIND,
+    BEHIND_FOR_LONG,
+    CORRECTED,
+    DEAF_AND_BEHIND,
+    HOLD,
+    LATE,
+    RESTARTED,
+    UNNUMBERED,
+)
 from tests.unit.simulation.test_realtime import SEEDS
 
 pytestmark = pytest.mark.nightly  # they show that the gate's seeds notice, and a changed seed moves them
@@ -102,3 +118,42 @@ def test_a_first_value_that_stays_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(KnownTrades, "judge", judge)
     assert _broken(CORRECTED)
+
+
+def test_numbers_that_begin_again_unnoticed_stop_a_market(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: Seam, number: int, time_ns: int) -> None:
+        self.first, self.tail, self.fresh, self.is_over = None, [], [], True
+
+    monkeypatch.setattr(Seam, "__init__", none)
+    assert _broken(RESTARTED)
+
+
+def test_two_equal_answers_that_settle_time_without_numbers_lose_trades(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the socket has sent binds REST no longer, and what REST passes over is not taken from it."""
+    confirm = AgreedTrades.confirm
+
+    def believe(self: AgreedTrades, trades: Iterable[Trade], until_ns: int, **more: Any) -> list[Trade]:
+        return confirm(self, trades, until_ns, **(more | {"is_witnessed": True}))
+
+    monkeypatch.setattr(AgreedTrades, "confirm", believe)
+    monkeypatch.setattr(HeardTrades, "lacking_ns", lambda self, settled_ns, newest_ns: None)
+    monkeypatch.setattr(HeardTrades, "compare", lambda self, shown, newest_ns, **_: [])
+    assert _broken(UNNUMBERED)
+
+
+def test_a_candle_that_is_amended_by_a_replica_that_is_behind_is_spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison takes an answer that ends before the candle does, and counts no trades."""
+
+    async def careless(self: CandleChecker, group: Group, differing: list[int]) -> bool:
+        period, mine = group.known.period_seconds, group.candles or {}
+        query = TradeQuery(since_ns=differing[0])
+        answer: TradeAnswer = await self.services.queries.trades(self.symbol, query, lambda answer: answer)
+        for open_ns in differing:
+            inside = [trade for trade in answer.trades if open_ns <= trade.time_ns < next_open(open_ns, period)]
+            if not equal(mine.get(open_ns), candle_of(inside)):
+                self.series.repair(period, open_ns, inside, now_ns=self._now_ns())
+        self.changed()
+        return False
+
+    monkeypatch.setattr(CandleChecker, "_is_repaired", careless)
+    assert _broken(BEHIND_FOR_LONG) & {Rule.SPOILED, Rule.WRONG_CANDLE}
