@@ -124,8 +124,9 @@ BEHIND_FOR_LONG = RealtimeProfile(
     periods=((60,),),
 )
 CORRECTED = RealtimeProfile(
-    "trades that are corrected before a cut",
+    "trades that are corrected before a cut, and kills",
     FaultProfile(outages=3, outage_kinds=(K.CUT,), seconds=(0.5, 20.0), corrected=0.9),
+    kills=3,
     per_second=_BUSY,
     seconds=900.0,
     quiet_seconds=420.0,

@@ -27,7 +27,8 @@ LAYERS = {
     " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery"
     " | events/config | events/channels | config | events kafkapixy | http_server",
     "dexorder_ingestor": "__main__ | server | control instrument_reports | tickers points | realtime"
-    " | realtime.numbered history | dispatch_runner | exchange | broker publisher | metrics traces config",
+    " | realtime.numbered history | realtime.sources | dispatch_runner"
+    " | exchange | broker publisher | metrics traces config",
     "dexorder_relay": "__main__ | server | service | engine start | triggers broker | realtime verification | requests"
     " | reading | store metrics | state | config | access",
     "dexorder_spark": "__main__ | server | driver | table_driver | metrics | pipeline maintenance | cep udf"

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
-from tests.simulation.realtime_profiles import HOLD, HONEST, MENDED
+from tests.simulation.realtime_profiles import HOLD, HONEST, MENDED, PRODUCT, PROFILES, RARE
 
 SEEDS = range(1, 5)
+FOUND = ((5001, PROFILES["no numbers, parts that die"]), (5005, RARE), (5005, PRODUCT))
+"""Runs that were broken once: a job that did not say why it waits, and a socket that lives on after a silence."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:
@@ -25,7 +27,8 @@ def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:
         pytest.param(profile, seed, id=f"{profile.name}, {seed}")
         for profile in HOLD
         for seed in (SEEDS if profile not in MENDED else SEEDS[:2])
-    ],
+    ]
+    + [pytest.param(profile, seed, id=f"{profile.name}, {seed}") for seed, profile in FOUND],
 )
 def test_every_promise_holds(profile: RealtimeProfile, seed: int) -> None:
     story = RealtimeStory(seed, profile)

@@ -23,6 +23,8 @@ from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGaps
 from dexorder_ingestor.realtime.numbered.quiet_time import Quiet, QuietTime
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
+from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
+from dexorder_ingestor.realtime.sources.socket_health import AliveSocket
 from dexorder_ingestor.realtime.trade_batches import TradeBatches
 from dexorder_relay.broker.dispatcher import JobDispatcher
 from dexorder_relay.state.realtime_job import RealtimeJob
@@ -36,6 +38,7 @@ from tests.simulation.realtime_profiles import (
     DEAF_AND_BEHIND,
     HOLD,
     LATE,
+    RARE,
     RESTARTED,
     UNNUMBERED,
 )
@@ -157,3 +160,19 @@ def test_a_candle_that_is_amended_by_a_replica_that_is_behind_is_spoiled(monkeyp
 
     monkeypatch.setattr(CandleChecker, "_is_repaired", careless)
     assert _broken(BEHIND_FOR_LONG) & {Rule.SPOILED, Rule.WRONG_CANDLE}
+
+
+def test_values_that_are_not_recalled_after_a_kill_stay_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NumberedFeed, "_recall", lambda self, trades: None)
+    assert Rule.WRONG_VALUE in _broken(CORRECTED, range(1, 21))
+
+
+def test_a_socket_that_counts_after_a_silence_claims_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AliveSocket, "lost", lambda self, *, now_ns: None)
+    monkeypatch.setattr(AliveSocket, "proven", _always)
+    assert Rule.EARLY in _broken(RARE, [5005])
+
+
+def _always(self: AliveSocket, at_ns: int) -> None:
+    self.from_ns = at_ns if self.from_ns is None else self.from_ns
+    self.until_ns = max(self.until_ns, at_ns)

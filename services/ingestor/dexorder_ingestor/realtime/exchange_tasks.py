@@ -30,6 +30,7 @@ _RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
 _LONGEST_WAIT_NS = SECOND_NS
 _PING_NS = SECOND_NS
 """Shortest time between two pings of a market's socket."""
+_LOOK_SECONDS = 1.0
 _MAX_BACKLOG = 20_000
 """Trades that wait for their records; no query is sent while there are more."""
 
@@ -160,17 +161,29 @@ class Refiller(MarketTask):
         while True:
             self.alarm.reset()
             now_ns = self._now_ns()
-            if (silence_ns := self.services.sockets.silence_ns(self.symbol)) is not None:
-                self.series.socket_alive(now_ns - silence_ns)
-                if self.series.wants_life_after_ns is not None and now_ns >= self._pinged_ns + _PING_NS:
-                    self._pinged_ns = now_ns
-                    self.services.sockets.ping(self.symbol)
+            self._look_at_socket(now_ns)
             at_ns = self.series.next_query_ns(now_ns=now_ns, exchange_ns=self.services.queries.clock_estimate_ns)
             if at_ns <= now_ns:
                 return
             await self.alarm.wait(min(at_ns - now_ns, _LONGEST_WAIT_NS), now_ns=now_ns)
 
+    def _look_at_socket(self, now_ns: int) -> None:
+        """Tell the series when something has last come on the socket; ping the socket if the series waits for that."""
+        if (silence_ns := self.services.sockets.silence_ns(self.symbol)) is None:
+            return
+        self.series.socket_alive(now_ns - silence_ns)
+        if self.series.wants_life_after_ns is not None and now_ns >= self._pinged_ns + _PING_NS:
+            self._pinged_ns = now_ns
+            self.services.sockets.ping(self.symbol)
+
+    async def _keep_looking(self) -> None:
+        """Look at the socket while a query takes long: what is not seen is a break of the socket."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._look_at_socket(self._now_ns())
+
     async def _query(self, query: TradeQuery) -> None:
+        looking = asyncio.create_task(self._keep_looking())
         try:
             missing = await self.services.queries.trades(self.symbol, query, self._answered)
         except ExchangeFailure as error:
@@ -178,6 +191,8 @@ class Refiller(MarketTask):
             self.series.query_failed(now_ns=self._now_ns())
             self.progress.failed(why_failed(error))
             return
+        finally:
+            looking.cancel()
         self.progress.answered()
         self._metrics.refills.labels(self._venue.name).inc()
         for gap in missing.numbers:

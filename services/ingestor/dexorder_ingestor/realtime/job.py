@@ -100,6 +100,7 @@ class LiveJob:
         venue, params, symbol = services.venue, dispatch.params, dispatch.instrument.symbol
         self._job_id, self._ticker = dispatch.dispatch_id, dispatch.ticker
         self._services = services
+        silent_ns = services.queries.clock_estimate_ns - resume.start_ns
         self._series = series = LiveSeries(
             venue.trade_series,
             resume,
@@ -108,10 +109,10 @@ class LiveJob:
             poll_ns=int(services.settings.trade_poll_seconds * SECOND_NS),
             now_ns=venue.clock.monotonic_ns(),
             has_socket=services.sockets.can_watch,
+            silent_ns=silent_ns,
         )
         checks = CandleChecks(params.periods, resume.unchecked)
         self._reader = SocketReader(services, symbol, series, self._changed)
-        silent_ns = services.queries.clock_estimate_ns - resume.start_ns
         progress = Progress(resume.start_ns, silent_ns=silent_ns, now_ns=venue.clock.monotonic_ns())
         self._refiller = Refiller(services, symbol, series, self._changed, progress)
         self._publisher = RecordPublisher(services, RecordHeaders(dispatch, trace), series, self._changed, checks)

@@ -87,6 +87,7 @@ class LiveSeries:
         poll_ns: int,
         now_ns: int,
         has_socket: bool = True,
+        silent_ns: int = 0,
     ) -> None:
         """Start where an earlier dispatch ended.
 
@@ -94,6 +95,7 @@ class LiveSeries:
             include_trades: Trades are wanted as records, not only as candles.
             poll_ns: Time between two queries of an exchange that does not number its trades.
             has_socket: There is a socket, though it may fail.
+            silent_ns: Time since the one from which trades are wanted.
         """
         starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
         begin_ns = min([resume.start_ns, *starts.values()])
@@ -128,7 +130,7 @@ class LiveSeries:
         """Time of the first trade since numbers have begun again."""
         self.late = self.corrected = 0
         """Trades that came after their time was settled, and those whose values were corrected."""
-        self._batches = TradeBatches(resume.start_ns, now_ns=now_ns)
+        self._batches = TradeBatches(resume.start_ns, silent_ns=silent_ns, now_ns=now_ns)
         self._live = LiveBuffer(include_trades=include_trades)
         self._before_lost: tuple[list[TradeBatch], list[ClosedCandles]] = [], []
         self._asked_ns = 0
@@ -326,10 +328,17 @@ class LiveSeries:
             self._live.add_trades(new, received_ns=received_ns, is_refilled=is_refilled)
 
     def _take_surprises(self, revision: int, now_ns: int) -> None:
-        """Take what a numbered feed has beside the trades that it releases in order."""
+        """Take what a feed has beside the trades that it releases in order."""
         feed = self._feed
-        if not isinstance(feed, NumberedFeed):
-            return
+        if isinstance(feed, NumberedFeed):
+            self._take_numbered(feed, revision, now_ns)
+        if feed.corrected:
+            corrected, feed.corrected = feed.corrected, []
+            self.corrected += len(corrected)
+            self._record([trade._replace(revision=revision) for trade in corrected], now_ns)
+            self._candles.doubt(corrected)
+
+    def _take_numbered(self, feed: NumberedFeed, revision: int, now_ns: int) -> None:
         if feed.seam is not None:
             self._begin_again(feed.seam, now_ns)
             feed.seam = None
@@ -338,11 +347,9 @@ class LiveSeries:
             self.late += len(late)
             self._record(late, now_ns)
             self._candles.add(late)
-        if feed.corrected:
-            corrected, feed.corrected = feed.corrected, []
-            self.corrected += len(corrected)
-            self._record([trade._replace(revision=revision) for trade in corrected], now_ns)
-            self._candles.doubt(corrected)
+        if feed.recalled:
+            recalled, feed.recalled = feed.recalled, []
+            self._batches.add([trade._replace(revision=revision) for trade in recalled], now_ns=now_ns)
 
     def _record(self, trades: Sequence[Trade], now_ns: int) -> None:
         self._batches.add(trades, now_ns=now_ns)

@@ -17,18 +17,18 @@ An answer has to repeat the last released trade, so an empty or a wrong one prov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
-from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
+from dexorder_ingestor.realtime.numbered.known_trades import BACK, KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps, seam
 from dexorder_ingestor.realtime.numbered.quiet_time import QuietTime
 from dexorder_ingestor.realtime.numbered.trade_search import Anchor, Seam
-from dexorder_ingestor.realtime.socket_health import SocketHealth
+from dexorder_ingestor.realtime.sources.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
 from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 
@@ -77,6 +77,9 @@ class NumberedFeed:
         """Trades whose time was settled before they came, until the caller takes them."""
         self.corrected: list[Trade] = []
         """Released trades with the values that REST has instead, until the caller takes them."""
+        self.recalled: list[Trade] = []
+        """The last trades of an earlier dispatch as REST shows them, until the caller takes them: it may have recorded
+        values of the socket that it could not compare any more."""
         self.seam: Seam | None = None
         """Numbers have begun again: trades behind the released ones, until the caller takes them."""
         self.gaps = OpenGaps(provisional)
@@ -97,15 +100,17 @@ class NumberedFeed:
         self._asked: tuple[int | None, Trade | None] = None, None
         self._sequence = NumberedTrades(None if last_number is None else last_number + 1, begin_ns)
         self._known = KnownTrades(series.page)
+        self._back = min(BACK, series.page // 2)
         self._kept: list[Trade] = []
         self._socket = SocketHealth(now_ns=now_ns)
-        self._quiet = QuietTime()
+        self._quiet = QuietTime(series.silence_ns)
         self._skip_answers = skip_answers
         self._agreed: tuple[Gap, int] | None = None
         self._gap_ns: int | None = None
         self._was_complete = False
         self._is_confirmed = False
         self._heard_number = -1
+        self._heard_number_ns = now_ns
         self._holes = 0
         self._next_seam_ns = now_ns
         if last_number is None or search or not series.from_number:
@@ -144,7 +149,8 @@ class NumberedFeed:
             return []
         released = self._add(trades)
         number = max((trade.number for trade in trades), default=-1)
-        self._heard_number = max(self._heard_number, number)
+        if number > self._heard_number:
+            self._heard_number, self._heard_number_ns = number, now_ns
         is_newest = self._link is not None and number >= self._link and self._sequence.gap is None
         self._quiet.heard(now_ns=now_ns, is_news=is_newest)
         if self._sequence.below:
@@ -164,7 +170,7 @@ class NumberedFeed:
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost, and with it perhaps trades."""
         self._socket.restart(now_ns=now_ns)
-        self._quiet.broken()
+        self._quiet.broken(now_ns=now_ns)
         self._was_complete = False
         self.ask(now_ns + _RETRY_NS)
 
@@ -215,6 +221,8 @@ class NumberedFeed:
         first = self._known.oldest_to_show(self._link) if self._link is not None else None
         if first is not None:
             return self._series.query(first.number, first.time_ns)
+        if self._link is not None and self._link == self._recorded and self._last is None:
+            return self._series.query(max(0, self._link - self._back + 1), self._begin_ns)
         return self._series.query(self._link, self._last.time_ns if self._last else self._begin_ns)
 
     def answered(self, answer: TradeAnswer, *, now_ns: int) -> list[Trade]:
@@ -325,9 +333,15 @@ class NumberedFeed:
         released = self._sequence.add(trades)
         self._note(released)
         if self._recorded is not None:
+            self._recall(released)
             return released
         # the search may have missed the last trade before the start: then its successor is found behind it
         return [trade for trade in released if trade.time_ns >= self._begin_ns]
+
+    def _recall(self, trades: Iterable[Trade]) -> None:
+        if self._recorded is not None:
+            last = self._recorded
+            self.recalled += [trade for trade in trades if last - self._back < trade.number <= last]
 
     def _note(self, released: list[Trade]) -> None:
         if released:
@@ -347,7 +361,7 @@ class NumberedFeed:
             below = [trade for trade in below if trade not in late]
         last = self._last
         if last is not None and any(self._is_strange(trade, last) for trade in below):
-            self._quiet.broken()
+            self._quiet.broken(now_ns=now_ns)
             self._suspect_seam(now_ns)
             if self._seam is not None:
                 self._kept += [trade for trade in below if self._is_strange(trade, last)]
@@ -396,7 +410,9 @@ class NumberedFeed:
         self.corrected += self._known.judge(trades, now_ns=now_ns)
         if last is None and found is not None:
             self._last = self._last or found
-            self._known.add([trade for trade in trades if trade.number <= link])
+            known = [trade for trade in trades if trade.number <= link]
+            self._known.add(known)
+            self._recall(known)
         self._is_confirmed = True
         return found is not None
 
@@ -432,9 +448,9 @@ class NumberedFeed:
     def _complete(self, news: bool, clock_ns: int, now_ns: int) -> None:
         """Note that REST has no further trade."""
         if news and self._link is not None and self._link <= self._heard_number:
-            self._quiet.whole()
+            self._quiet.whole(self._heard_number_ns)
         elif news:
-            self._quiet.broken()
+            self._quiet.broken(now_ns=now_ns)
         quiet = self._quiet.answered(clock_ns, now_ns=now_ns)
         if quiet is not None and self._sequence.next_number is not None:
             start_ns, end_ns = self._sequence.settled_ns, quiet.until_ns - MARGIN_NS

@@ -31,14 +31,14 @@ class TradeBatch(NamedTuple):
 class TradeBatches:
     """Splits released trades into records. ``now_ns`` is of the monotonic clock."""
 
-    def __init__(self, start_ns: int, *, now_ns: int) -> None:
-        """Begin the first span at ``start_ns``."""
+    def __init__(self, start_ns: int, *, silent_ns: int = 0, now_ns: int) -> None:
+        """Begin the first span at ``start_ns``, ``silent_ns`` after the last record before it."""
         self._end_ns = start_ns
         self._trades: list[Trade] = []
         self.lowest: int | None = None
         """Lowest number of the trades that are in no record yet."""
         self._first_ns = 0
-        self._last_record_ns = now_ns
+        self._last_settled_ns = now_ns - min(max(0, silent_ns), HEARTBEAT_NS)
 
     def __len__(self) -> int:
         """Return the number of trades that are in no record yet."""
@@ -61,7 +61,7 @@ class TradeBatches:
             return self._first_ns
         if self._trades:
             return self._tick_ns()
-        return self._last_record_ns + HEARTBEAT_NS if settled_ns > self._end_ns else NEVER_NS
+        return self._last_settled_ns + HEARTBEAT_NS if settled_ns > self._end_ns else NEVER_NS
 
     def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[TradeBatch]:
         """Return the records that are due; all that there is to record, if ``flush``.
@@ -77,7 +77,9 @@ class TradeBatches:
         if settled_ns > self._end_ns and not self._trades and (flush or is_quiet_due):
             found.append(TradeBatch(self._next_span(settled_ns), ()))
         if found:
-            self._first_ns = self._last_record_ns = now_ns
+            self._first_ns = now_ns
+        if any(batch.span.start_ns < batch.span.end_ns for batch in found):  # a late trade settles nothing
+            self._last_settled_ns = now_ns
         return found
 
     def _tick_ns(self) -> int:

@@ -28,9 +28,9 @@ from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.realtime.agreed.doubts import Doubts
 from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
-from dexorder_ingestor.realtime.agreed.witness import AliveSocket, HeardTrades
+from dexorder_ingestor.realtime.agreed.witness import HeardTrades
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
-from dexorder_ingestor.realtime.socket_health import SocketHealth
+from dexorder_ingestor.realtime.sources.socket_health import AliveSocket, SocketHealth
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS
 from dexorder_ingestor.realtime.trade_sequence import Gap
 from dexorder_ingestor.realtime.waiting import Wait, WaitReason
@@ -83,6 +83,8 @@ class AgreedFeed:
         """Spans whose trades the exchange no longer had."""
         self.late: list[Trade] = []
         """Trades whose time was settled before they came, until the caller takes them."""
+        self.corrected: list[Trade] = []
+        """Released trades with the values that REST has instead, until the caller takes them."""
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
         self._by_time = by_time
@@ -161,6 +163,7 @@ class AgreedFeed:
             BadAnswer: It has no trades although some are known.
         """
         trades = ordinal_ids(sorted(answer.trades))
+        self.corrected += self._sequence.corrected(trades, now_ns=now_ns)
         if self._since_ns is not None:
             return self._add_between(trades, now_ns)
         if not trades and self._is_known:

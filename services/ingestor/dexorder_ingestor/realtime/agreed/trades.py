@@ -15,12 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dexorder_ingestor.exchange.trades import Trade
+from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade
+from dexorder_ingestor.realtime.sources.corrections import TOLERANCE_NS, Corrections
 
 MAX_KNOWN = 4_000
 """Released trades that are remembered, so that a late one is told from a repeated one."""
 _DOUBTS = 3
 """Answers without a trade after which it is dropped, if only one answer has ever shown it."""
+_MADE = "~"
+"""Start of an id that was made of the trade's values."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,9 @@ class AgreedTrades:
         self._seen_until_ns = self._seen_newest_ns = 0
         self._released: dict[str, int] = {}
         self._known_from_ns = start_ns
+        self._values: dict[str, Trade] = {}
+        """The newest released trades that have an id of the exchange."""
+        self._corrections = Corrections()
 
     def take(self, trades: Iterable[Trade], *, before_ns: int = 0) -> None:
         """Add trades without a doubt, as the socket has sent them; those seen ``before_ns`` are not doubted either."""
@@ -97,6 +103,18 @@ class AgreedTrades:
         found = [t for t in past if t.time_ns >= self._known_from_ns or is_open(t.time_ns)]
         return self._release(t for t in found if t.trade_id not in self._released)
 
+    def corrected(self, trades: Iterable[Trade], *, now_ns: int) -> list[Trade]:
+        """Return released trades that several answers have with other values, as the exchange has them now.
+
+        Args:
+            trades: Those of an answer. An id that was made of the values can't have others.
+        """
+        pairs = [(known, t) for t in trades if (known := self._values.get(t.trade_id)) is not None]
+        near = [(known, t) for known, t in pairs if abs(known.time_ns - t.time_ns) <= TOLERANCE_NS]
+        found = self._corrections.judge(near, now_ns=now_ns).corrected
+        self._values.update((trade.trade_id, trade) for trade in found)
+        return found
+
     def give_up(self, until_ns: int) -> list[Trade]:
         """Settle the time up to ``until_ns`` although trades before it are lost; return those seen before it."""
         return self._settle(until_ns)
@@ -111,6 +129,9 @@ class AgreedTrades:
 
     def _release(self, trades: Iterable[Trade]) -> list[Trade]:
         found = sorted(trades)
+        self._values.update((trade.trade_id, trade) for trade in found if not trade.trade_id.startswith(_MADE))
+        while len(self._values) > PAGE_TRADES:
+            del self._values[next(iter(self._values))]
         self._released.update((trade.trade_id, trade.time_ns) for trade in found)
         while len(self._released) > MAX_KNOWN:
             oldest = next(iter(self._released))
@@ -128,7 +149,7 @@ def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
     for trade in trades:
         if not trade.trade_id:
             key = (trade.time_ns, trade.price, trade.amount)
-            trade = trade._replace(trade_id=f"~{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
+            trade = trade._replace(trade_id=f"{_MADE}{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
             counts[key] += 1
         named.append(trade)
     return named

@@ -24,33 +24,6 @@ _DELAY_KEPT_NS = 300 * SECOND_NS
 _LONGEST_DELAY_NS = 60 * SECOND_NS
 
 
-class AliveSocket:
-    """Time for which a socket has been alive without a break. Times are of the monotonic clock."""
-
-    def __init__(self, longest_silence_ns: int) -> None:
-        self._longest_silence_ns = longest_silence_ns
-        self.from_ns: int | None = None
-        """None if it is not known to be alive."""
-        self.until_ns = 0
-
-    @property
-    def length_ns(self) -> int:
-        """How long it has been alive."""
-        return 0 if self.from_ns is None else self.until_ns - self.from_ns
-
-    def proven(self, at_ns: int) -> None:
-        """Note that something came at a time; the order of the calls does not matter."""
-        if at_ns <= self.until_ns:
-            return
-        if self.from_ns is None or at_ns > self.until_ns + self._longest_silence_ns:
-            self.from_ns = at_ns
-        self.until_ns = at_ns
-
-    def lost(self, *, now_ns: int) -> None:
-        """Note that the connection is lost; what came before counts no longer."""
-        self.from_ns, self.until_ns = None, now_ns
-
-
 @dataclass(slots=True)
 class _Heard:
     trade: Trade

@@ -4,7 +4,9 @@ A later trade proves by its number that none before it is missing. Without one, 
 
 - REST was asked, and the exchange's time noted; the socket has then given a sign of life, so it would have sent what
   happened before; REST, asked after that, still has nothing.
-- The socket counts only for the time in which it was open without a break: it does not send again what it has missed.
+- The socket counts only for the time in which it was alive without a break: it does not send again what it has missed.
+  Something has to come on it every few seconds, be it a pong (`AliveSocket`), so a socket that was silent for a while
+  counts no longer, though its connection lives on.
 - It counts only while its silence is not longer than some that the market has had: a subscription can end although its
   connection lives.
 
@@ -19,6 +21,7 @@ from collections import deque
 from typing import NamedTuple
 
 from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.realtime.sources.socket_health import AliveSocket
 
 REST_ALONE_NS = 60 * SECOND_NS
 """Time by which a replica may be behind, or a cache old, where the socket does not count."""
@@ -26,6 +29,8 @@ _USUAL_NS, _USUAL_FACTOR = 3 * SECOND_NS, 3
 """A silence up to this length, or up to this many times the longest one so far, is usual."""
 _FADING = 0.995
 """Weight of the longest silence after a further message."""
+_SUBSCRIBED_NS = 3 * SECOND_NS
+"""Time until a subscription is in force on a new connection."""
 
 
 class _Answer(NamedTuple):
@@ -45,53 +50,56 @@ class Quiet(NamedTuple):
 class QuietTime:
     """Answers of REST and signs of life of the socket, since the last trade."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_ns: int) -> None:
+        """Take the longest time between two signs of life of a socket that is alive."""
         self._answers: deque[_Answer] = deque()
+        self._socket = AliveSocket(silence_ns)
         self._heard_ns: int | None = None
         self._longest_ns = 0.0
-        self._alive_ns = self._alive_when_asked_ns = -1
-        self._open_ns: int | None = None
-        """Time of the first sign of life since the last break; None without any."""
-        self._is_whole = False
-        """Whether the socket was open without a break since the newest trade that is released."""
+        self._alive_when_asked_ns = -1
+        self._whole_ns: int | None = None
+        """Time from which on the socket, if it is alive without a break, has sent all that is not released."""
+
+    @property
+    def _is_whole(self) -> bool:
+        from_ns = self._socket.from_ns
+        return self._whole_ns is not None and from_ns is not None and from_ns <= self._whole_ns
 
     @property
     def wants_life_after_ns(self) -> int | None:
         """Time after which a sign of life would settle something; None if nothing waits for one."""
-        if not self._answers or self._alive_ns > self._answers[-1].at_ns:
+        if not self._answers or (self._socket.from_ns is not None and self._socket.until_ns > self._answers[-1].at_ns):
             return None
         return self._answers[-1].at_ns
 
     def heard(self, *, now_ns: int, is_news: bool) -> None:
         """Count a message of the market; ``is_news`` if it has the newest trade, and none before it is missing."""
+        self.alive(now_ns)
         if self._heard_ns is not None and self._is_whole:
             self._longest_ns = max(self._longest_ns * _FADING, now_ns - self._heard_ns)
         self._heard_ns = now_ns
-        self.alive(now_ns)
         if is_news:
-            self.whole()
+            self.whole(now_ns)
 
-    def whole(self) -> None:
-        """Note that the socket has sent the newest trade, and that none before it is missing."""
-        self._is_whole = True
+    def whole(self, sent_ns: int) -> None:
+        """Note that the socket has sent the newest trade at a time, and that none before it is missing."""
+        self._whole_ns = sent_ns
         self._answers.clear()
 
     def alive(self, at_ns: int) -> None:
         """Count a sign of life of the connection: a message of any market, or the answer to a ping."""
-        self._alive_ns = max(self._alive_ns, at_ns)
-        if self._open_ns is None:
-            self._open_ns = at_ns
+        self._socket.proven(at_ns)
 
-    def broken(self) -> None:
+    def broken(self, *, now_ns: int) -> None:
         """Note that the connection is lost, or has missed something."""
-        self._is_whole = False
+        self._whole_ns = None
         self._answers.clear()
-        self._alive_ns = self._alive_when_asked_ns = -1
-        self._open_ns = None
+        self._socket.lost(now_ns=now_ns)
+        self._alive_when_asked_ns = -1
 
     def asked(self) -> None:
         """Note that REST is asked now: signs of life from now on say nothing about its answer."""
-        self._alive_when_asked_ns = self._alive_ns
+        self._alive_when_asked_ns = -1 if self._socket.from_ns is None else self._socket.until_ns
 
     def answered(self, clock_ns: int, *, now_ns: int) -> Quiet | None:
         """Add an answer without a further trade; return the time up to which there is none, if more is known of it.
@@ -107,7 +115,9 @@ class QuietTime:
                 break
             self._answers.popleft()
             settled = Quiet(answer.clock_ns, is_provisional or (settled is not None and settled.is_provisional))
-            self._is_whole |= self._open_ns is not None and self._open_ns <= answer.at_ns
+            from_ns = self._socket.from_ns
+            if is_provisional and from_ns is not None and from_ns + _SUBSCRIBED_NS <= answer.at_ns:
+                self._whole_ns = answer.at_ns
         self._answers.append(_Answer(now_ns, clock_ns))
         return settled
 

@@ -62,8 +62,10 @@ def test_trades_of_the_socket_are_a_record_at_the_next_tenth_of_a_second() -> No
 
 def test_a_trade_behind_a_missing_number_waits_for_the_answer_that_has_it() -> None:
     live = series()
-    assert live.take_query(now_ns=0) == TradeQuery(number=99)
+    assert live.take_query(now_ns=0) == TradeQuery(number=0)
     assert live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0) == MissingTrades((), ())
+    ((again,), _) = live.take_records(now_ns=0, flush=True)
+    assert again.batch == TradeBatch(TimeRange(BEGIN_NS, BEGIN_NS), (trade(99, -1)._replace(revision=after(0)),))
     live.received([trade(101, 2)], now_ns=10)
     assert live.backlog == 0 and not live.has_news
     due_ns = live.next_query_ns(now_ns=10, exchange_ns=after(2))
@@ -81,14 +83,14 @@ def test_a_candle_closes_without_a_trade_once_answers_have_passed_its_end() -> N
     live, known = series(), [trade(99, -1), trade(100, 10, amount=2.0)]
     live.take_query(now_ns=0)
     live.answered(TradeAnswer(known, False, after(11)), now_ns=0)
-    live.received(known[1:], now_ns=0)
+    live.received(known[1:], now_ns=1)
     silence_ns = live.next_query_ns(now_ns=SECOND_NS // 2, exchange_ns=after(61))
-    assert silence_ns == SECOND_NS, "REST may still lack trades of the minute"
+    assert silence_ns == SECOND_NS + 1, "REST may still lack trades of the minute"
     live.take_query(now_ns=silence_ns)
     live.answered(TradeAnswer(known, False, after(61)), now_ns=silence_ns)
     assert not live.has_records_before(0), "one answer could have been cut short"
     now_ns = 2 * SECOND_NS
-    assert live.next_query_ns(now_ns=now_ns, exchange_ns=after(61.9)) == 3 * SECOND_NS
+    assert live.next_query_ns(now_ns=now_ns, exchange_ns=after(61.9)) == 3 * SECOND_NS + 1
     assert live.next_query_ns(now_ns=now_ns, exchange_ns=after(62)) == now_ns
     assert live.wants_life_after_ns == silence_ns
     live.socket_alive(now_ns)
@@ -113,6 +115,22 @@ def test_trades_without_a_number_are_live_at_once_and_recorded_when_two_answers_
     ((record,), _) = live.take_records(now_ns=SECOND_NS, flush=True)
     assert record.batch == TradeBatch(TimeRange(BEGIN_NS, after(4)), tuple(tape[1:3]))
     assert live.recorded(record) == "", "the id is no position"
+
+
+def test_a_trade_without_a_number_is_corrected_when_three_answers_have_other_values_under_its_id() -> None:
+    live = series(BY_TIME, last_id="")
+    tape = [trade(n, second, numbered=False) for n, second in ((99, -1), (100, 1), (101, 20), (102, 61), (103, 62))]
+    tape += [trade(n, n, numbered=False) for n in range(104, 110)]
+    records, corrected = [], tape[1]._replace(amount=9.0)
+    for n in range(8):
+        shown = tape[: n + 3] if n < 3 else [tape[0], corrected, *tape[2 : n + 3]]
+        live.take_query(now_ns=n * SECOND_NS)
+        live.answered(TradeAnswer(shown, False, after(110 + n)), now_ns=n * SECOND_NS)
+        trades, _ = live.take_records(now_ns=n * SECOND_NS, flush=True)
+        records += [each for due in trades for each in due.batch.trades if each.trade_id == "100"]
+        assert live.corrected == (n >= 5)
+    assert records == [tape[1], corrected._replace(revision=after(115))]
+    assert live.take_doubtful() == [(60, BEGIN_NS)]
 
 
 def test_a_late_trade_without_a_number_is_recorded_and_amends_its_candle_and_its_span_was_provisional() -> None:
@@ -158,7 +176,7 @@ def test_numbers_that_eight_answers_lack_do_not_exist() -> None:
         found.append(live.answered(answer, now_ns=n * MINUTE_NS) if n < 8 else MissingTrades((), ()))
     assert found[:7] == [MissingTrades((), ())] * 7
     assert found[7] == MissingTrades((Gap(100, 101),), ())
-    assert live.backlog == 1
+    assert live.backlog == 2, "102, and 99 again"
 
 
 def test_a_repair_amends_the_candle_and_records_its_trades_again_before_a_later_position() -> None:
@@ -334,7 +352,7 @@ def test_trades_whose_numbers_begin_again_are_recorded_behind_the_old_ones_and_t
     assert [(span.first_id, span.last_id) for span in live.provisional] == [("0", "0"), ("103", str(2**62))]
     trades, closed = live.take_records(now_ns=60 * SECOND_NS, flush=True)
     recorded = [each for due in trades for each in due.batch.trades]
-    assert [each.trade_id for each in recorded] == ["100", "101", "102", "1", "2", "3"]
+    assert [each.trade_id for each in recorded] == ["99", "100", "101", "102", "1", "2", "3"]
     assert not any(due.batch.span.start_ns < new[0].time_ns < due.batch.span.end_ns for due in trades), "apart"
     assert [live.recorded(due) for due in trades][-1] == "3", "the next dispatch goes on behind the new number"
     assert [candle.volume for page in closed for candle in page.candles] == [0.25 * 5]

@@ -158,10 +158,23 @@ TestFeeds = Feeds.TestCase
 def _begun(**options: Any) -> NumberedFeed:
     """Return a feed whose trade 100 is known and that REST has confirmed."""
     feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 99, now_ns=0, **options)
-    assert feed.query() == TradeQuery(number=99)
+    assert feed.query() == TradeQuery(number=98), "half of the answer: values that were not compared may be wrong"
     known = [_trade(99, BEGIN_NS - 1), _trade(100, BEGIN_NS)]
     assert feed.answered(TradeAnswer(known, False, BEGIN_NS), now_ns=0) == known[1:]
     return feed
+
+
+def test_the_last_trades_of_an_earlier_dispatch_are_recalled_with_the_values_of_rest() -> None:
+    for searched in (False, True):  # the same where an older candle is wanted, too
+        feed, known = (
+            NumberedFeed(replace(BY_NUMBER, page=6), BEGIN_NS, 99, now_ns=0, search=searched),
+            [_trade(n, BEGIN_NS + n - 100 + 3 * searched) for n in range(95, 102)],
+        )
+        for _ in range(2):
+            first = feed.query().number or 0
+            trades = [trade for trade in known if trade.number >= first]
+            feed.answered(TradeAnswer(trades, False, BEGIN_NS), now_ns=0)
+        assert [trade.number for trade in feed.recalled] == [97, 98, 99]
 
 
 def test_a_gap_is_queried_after_a_moment_in_which_shuffled_messages_may_close_it() -> None:

@@ -84,7 +84,9 @@ async def test_a_reassigned_job_continues_behind_the_last_settled_trade(tmp_path
         await live.until_settled("j2", last.end_ns + 200 * SECOND_NS)
         assert (await live.stop("j2")).success
         trades = [t for job in ("j1", "j2") for r in live.records(job, Kind.TRADES) for t in r.trades]
-        assert len({t.trade_id for t in trades}) == len(trades), "the relay has the position of everything"
+        first = [t.trade_id for t in trades if not t.revision]  # the others are the last ones of j1, compared with REST
+        assert len(set(first)) == len(first), "the relay has the position of everything"
+        assert 0 < len(trades) - len(first) <= 100
         truth = await live.true_trades(TimeRange(SINCE_NS, live.settled("j2")))
         assert truth.keys() <= {t.trade_id for t in trades}
         pages = [*live.records("j1", Kind.PAGE, 60), *live.records("j2", Kind.PAGE, 60)]

@@ -119,3 +119,13 @@ def test_the_lowest_number_behind_each_record_and_of_those_in_none_is_known() ->
     assert batches.lowest == 2
     (rest,) = batches.take(0, now_ns=0, flush=True)
     assert lowest_after([first, rest]) == [2, None] and batches.lowest is None
+
+
+def test_a_quiet_market_is_settled_once_a_minute_across_dispatches_and_late_trades() -> None:
+    batches = TradeBatches(100, silent_ns=HEARTBEAT_NS - 5, now_ns=0)
+    assert batches.take(200, now_ns=4) == []
+    batches.add([_trade(1, 50)], now_ns=4)
+    assert batches.take(100, now_ns=MAX_BATCH_NS) == [TradeBatch(TimeRange(100, 100), (_trade(1, 50),))]
+    assert batches.take(200, now_ns=MAX_BATCH_NS + 1) == [TradeBatch(TimeRange(100, 200), ())]
+    assert batches.take(300, now_ns=MAX_BATCH_NS + HEARTBEAT_NS) == []
+    assert batches.take(300, now_ns=MAX_BATCH_NS + HEARTBEAT_NS + 1) == [TradeBatch(TimeRange(200, 300), ())]

@@ -6,7 +6,8 @@ import pytest
 
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.agreed.witness import MAX_HEARD, TAKE_NS, AliveSocket, HeardTrades
+from dexorder_ingestor.realtime.agreed.witness import MAX_HEARD, TAKE_NS, HeardTrades
+from dexorder_ingestor.realtime.sources.socket_health import AliveSocket
 
 SILENCE = 20
 

@@ -1,4 +1,4 @@
-"""Health of a socket: the longest silence before REST is queried, and whether the socket is deaf. Pure.
+"""Health of a socket: how long it has been alive, when its silence is worth a query, whether it is deaf. Pure.
 
 Silence raises no error, neither in a quiet market nor on a dead socket, and ccxt.pro never returns again after one
 malformed frame. So silence is measured against the rate of messages so far. An answer without news lengthens it. A
@@ -74,3 +74,30 @@ class SocketHealth:
     def wake_ns(self, due_ns: int) -> int:
         """Return ``due_ns``, or the time at which `is_deaf` may become true, if that is earlier."""
         return due_ns if self._suspect_ns is None else min(due_ns, self._suspect_ns + _GRACE_NS)
+
+
+class AliveSocket:
+    """Time for which a socket has been alive without a break. Times are of the monotonic clock."""
+
+    def __init__(self, longest_silence_ns: int) -> None:
+        self._longest_silence_ns = longest_silence_ns
+        self.from_ns: int | None = None
+        """None if it is not known to be alive."""
+        self.until_ns = -1
+
+    @property
+    def length_ns(self) -> int:
+        """How long it has been alive."""
+        return 0 if self.from_ns is None else self.until_ns - self.from_ns
+
+    def proven(self, at_ns: int) -> None:
+        """Note that something came at a time; the order of the calls does not matter."""
+        if at_ns <= self.until_ns:
+            return
+        if self.from_ns is None or at_ns > self.until_ns + self._longest_silence_ns:
+            self.from_ns = at_ns
+        self.until_ns = at_ns
+
+    def lost(self, *, now_ns: int) -> None:
+        """Note that the connection is lost; what came before counts no longer."""
+        self.from_ns, self.until_ns = None, now_ns
