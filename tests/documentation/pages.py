@@ -103,12 +103,13 @@ PAGES: Mapping[str, Page] = {
     ),
     "docs/cep.md": Page(
         tuple(
-            Run(begins, by="dexorder trigger test @$BLOCK -t BTC/USDT.SIM --since -2h --rows 3 --no-chart")
-            for begins in (
-                "SELECT ticker, ts, close FROM ohlc_5m",
-                "SELECT ticker, ts, close FROM (",
-                "SELECT ticker, window_end",
-                "SELECT * FROM ohlc MATCH_RECOGNIZE",
+            Run(begins, by=f"dexorder trigger test @$BLOCK -t BTC/USDT.SIM --since -2h --rows 3 --no-chart{more}")
+            for begins, more in (
+                ("SELECT ticker, ts, close FROM ohlc_5m", ""),
+                ("SELECT ticker, ts, close FROM (", ""),
+                ("SELECT ticker, window_end", ""),
+                ("SELECT * FROM ohlc MATCH_RECOGNIZE", ""),
+                ("close CROSSES ABOVE :level", " --param level=70000"),
             )
         ),
         prepared_by="for period in 1m 5m; do dexorder history BTC/USDT.SIM $period --since -2h --quiet --rows 0; done",

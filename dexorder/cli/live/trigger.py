@@ -37,7 +37,8 @@ Tickers = Annotated[
     list[str], typer.Option("--ticker", "-t", help="Market, for example BTC/USDT.BINANCE; may be repeated")
 ]
 Parameter = Annotated[
-    list[str] | None, typer.Option("--set", "-p", metavar="NAME=VALUE", help="Parameter, for example fire=level")
+    list[str] | None,
+    typer.Option("--set", "--param", "-p", metavar="NAME=VALUE", help="Parameter, as fire=level, or value of :NAME"),
 ]
 
 

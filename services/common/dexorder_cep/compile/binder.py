@@ -39,6 +39,9 @@ class Scope(Protocol):
     def call(self, call: syntax.Call) -> Typed | None:
         """Return the value of a function that only this scope has, or None if the function is a scalar one."""
 
+    def crossing(self, node: syntax.Operation) -> Typed:
+        """Return the value of CROSSES ABOVE or CROSSES BELOW, or raise InvalidSql."""
+
 
 def bind(expression: syntax.Expression, scope: Scope) -> Typed:
     """Return the typed tree of an expression.
@@ -109,6 +112,8 @@ def _number(literal: syntax.Number) -> Constant:
 
 def _operation(node: syntax.Operation, scope: Scope) -> Typed:
     operator = node.operator
+    if operator.startswith("CROSSES"):
+        return scope.crossing(node)
     operands = tuple(bind(each, scope) for each in node.operands)
     if operator in ("AND", "OR", "NOT"):
         for each, source in zip(operands, node.operands, strict=True):
@@ -119,13 +124,13 @@ def _operation(node: syntax.Operation, scope: Scope) -> Typed:
             _require(operands[0].type.base in ("BOOLEAN", "NULL"), node.at, f"{operator} takes BOOLEAN", operands[0])
         return Apply(operator, operands, BOOLEAN)
     if operator in _COMPARISONS:
-        return _comparison(operator, operands[0], operands[1], node.at)
+        return comparison(operator, operands[0], operands[1], node.at)
     if operator == "BETWEEN":
         value, low, high = operands
-        both = _comparison(">=", value, low, node.at), _comparison("<=", value, high, node.at)
+        both = comparison(">=", value, low, node.at), comparison("<=", value, high, node.at)
         return Apply("AND", both, BOOLEAN.or_null(_any_null(both)))
     if operator == "IN":
-        tests = tuple(_comparison("=", operands[0], each, node.at) for each in operands[1:])
+        tests = tuple(comparison("=", operands[0], each, node.at) for each in operands[1:])
         return tests[0] if len(tests) == 1 else Apply("OR", tests, BOOLEAN.or_null(_any_null(tests)))
     if operator == "LIKE":
         for each in operands:
@@ -155,7 +160,8 @@ def _require(fits: bool, at: TextPosition, what: str, got: Typed) -> None:
         raise refuse(at, f"{what}, not {got.type.flink_name()}")
 
 
-def _comparison(operator: str, left: Typed, right: Typed, at: TextPosition) -> Typed:
+def comparison(operator: str, left: Typed, right: Typed, at: TextPosition) -> Typed:
+    """Return the typed tree of a comparison of two values."""
     nullable = left.type.nullable or right.type.nullable
     common = common_type([left.type, right.type])
     if common is None and left.type.is_time and right.type.is_time:

@@ -161,6 +161,8 @@ class Emitter:
         if operator in _COMPARE:
             return self._strict(operands, _COMPARE[operator])
         if operator == "IS NULL" or operator == "IS NOT NULL":
+            if isinstance(operands[0], Constant):
+                return repr((operands[0].value is None) is (operator == "IS NULL"))
             return f"({self.value(operands[0])} is {'not ' if 'NOT' in operator else ''}None)"
         if operator.startswith("IS"):
             test = self._test(operands[0], wanted=operator.endswith("TRUE"))

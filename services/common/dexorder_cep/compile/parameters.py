@@ -28,6 +28,7 @@ NAMES = (
     "fire",
     "initial",
     "max_rows",
+    "message",
     "on",
     "period",
     "rearm",
@@ -95,18 +96,15 @@ def check_parameters(
     """Return the parameters with their types.
 
     Args:
-        given: As received.
+        given: As received; those with other names than ``NAMES`` are values in the text.
         source: Table that the trigger reads.
         table_period: Period that the name of the table says.
         default_fire: What ``fire`` is unless it is given.
         final_rows: What the trigger is if it takes rows only when they do not change any more.
 
     Raises:
-        InvalidSql: A name is unknown, or a value is not accepted.
+        InvalidSql: A value is not accepted.
     """
-    for name in given:
-        if name not in NAMES:
-            raise InvalidSql(0, 0, f"parameters: {name[:60]!r} is not a parameter; accepted are {', '.join(NAMES)}")
     period = _period(given.get("period"), source, table_period)
     resting = "tick" if source == "ticks" else "bar_close"
     on = _word(given, "on", ("bar_close", "tick", "bar"), cast(On, resting))

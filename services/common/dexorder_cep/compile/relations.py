@@ -6,14 +6,14 @@ from collections import Counter
 from typing import NamedTuple
 
 from dexorder_cep.compile.aggregates import WindowAggregate
-from dexorder_cep.compile.binder import bind, bind_condition, convert
+from dexorder_cep.compile.binder import bind, bind_condition, comparison, convert
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
 from dexorder_cep.compile.plans import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
 from dexorder_cep.compile.scopes import RowScope, counts_rows, offset_of
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT, TableSource, find_table
-from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, ColumnValue, Typed, TypedColumn
-from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
+from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, Apply, ColumnValue, Constant, Typed, TypedColumn
+from dexorder_cep.compile.types import BIGINT, BOOLEAN, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
 from dexorder_cep.language import syntax
 from dexorder_cep.language.refusals import MAX_COLUMNS, MAX_SLICES, MAX_STEPS, TextPosition, refuse
 
@@ -102,9 +102,14 @@ def compile_query(select: syntax.Select) -> RowQuery:
             "GROUP BY and HAVING need a window, FROM TABLE(TUMBLE(TABLE ohlc, DESCRIPTOR(ts), INTERVAL '5' MINUTE)): "
             "without one a result would change with every row",
         )
-    condition, at = _where(select, relation)
-    scope = OverScope(relation)
+    scope, crossings = OverScope(relation), CrossingScope(relation)
+    condition, at = _where(select, crossings)
     projected = project(select, scope)
+    if crossings.over and scope.over:
+        raise refuse(at, "CROSSES and OVER are not supported in one SELECT; put OVER into a derived table")
+    if crossings.over:
+        steps = (*relation.steps, RowStep(None, tuple(crossings.over), None, None))
+        return RowQuery(relation._replace(steps=steps), condition, at, projected, False)
     if not scope.over:
         return RowQuery(relation, condition, at, projected, False)
     keeps = None if condition is TRUE else row_predicate(condition, at)
@@ -112,10 +117,9 @@ def compile_query(select: syntax.Select) -> RowQuery:
     return RowQuery(relation._replace(steps=steps), TRUE, at, projected, condition is not TRUE)
 
 
-def _where(select: syntax.Select, relation: Relation) -> tuple[Typed, TextPosition]:
+def _where(select: syntax.Select, scope: RowScope) -> tuple[Typed, TextPosition]:
     if select.where is None:
         return TRUE, select.at
-    scope = RowScope(relation.columns, *relation.names)
     return bind_condition(select.where, scope, "the condition of WHERE"), select.where.at
 
 
@@ -153,7 +157,7 @@ def _windows(select: syntax.Select, window: syntax.WindowTable) -> RowQuery:
     columns = {column.name: column for column in source.columns}
     if window.time_column not in columns or columns[window.time_column].slot != TIME_SLOT:
         raise refuse(window.at, f"DESCRIPTOR({window.time_column}): that is not the time column ts")
-    condition, at = _where(select, source)
+    condition, at = _where(select, RowScope(source.columns, *source.names))
     keeps = None if condition is TRUE else row_predicate(condition, at)
     scope = GroupScope(source, select)
     having: Typed = TRUE
@@ -223,8 +227,11 @@ class OverScope(RowScope):
 
     def _lag(self, call: syntax.Call) -> Typed:
         offset = offset_of(call, 1, least=1)
-        value = bind(call.arguments[0], self._plain)
-        aggregate = WindowAggregate("LAG", _first(row_values([value], call.at)), value.type.or_null())
+        return self._before(bind(call.arguments[0], self._plain), offset, call.at)
+
+    def _before(self, value: Typed, offset: int, at: TextPosition) -> Typed:
+        """Return the value that a row has, some rows before the current one."""
+        aggregate = WindowAggregate("LAG", _first(row_values([value], at)), value.type.or_null())
         return self._append(OverColumn(aggregate, offset, True))
 
     def _check_frame(self, frame: syntax.Frame) -> None:
@@ -236,6 +243,26 @@ class OverScope(RowScope):
         times = [self._columns_by_name[name].slot for name in order if name in self._columns_by_name]
         if times != [TIME_SLOT]:
             raise refuse(frame.at, "OVER takes ORDER BY ts")
+
+
+class CrossingScope(OverScope):
+    """Names of a WHERE over rows, with CROSSES; the values of the row before get slots after the row's."""
+
+    def call(self, call: syntax.Call) -> Typed | None:
+        """Return None: OVER is not accepted here, and other functions are scalar ones."""
+        return self._plain.call(call)
+
+    def crossing(self, node: syntax.Operation) -> Typed:
+        """Return whether a value is beyond another one, and was not in the row before."""
+        values = [bind(each, self._plain) for each in node.operands]
+        for each, source in zip(values, node.operands, strict=True):
+            if not each.type.is_number:
+                raise refuse(source.at, f"{node.operator} takes numbers, not {each.type.flink_name()}")
+        before = [each if isinstance(each, Constant) else self._before(each, 1, node.at) for each in values]
+        is_above = node.operator == "CROSSES ABOVE"
+        now = comparison(">" if is_above else "<", values[0], values[1], node.at)
+        was_not = comparison("<=" if is_above else ">=", before[0], before[1], node.at)
+        return Apply("AND", (now, was_not), BOOLEAN.or_null())
 
 
 def _width(relation: Relation) -> int:

@@ -48,6 +48,10 @@ class RowScope:
         """Return None: rows have only scalar functions."""
         return None
 
+    def crossing(self, node: syntax.Operation) -> Typed:
+        """Refuse it: one row crosses nothing."""
+        raise refuse(node.at, f"{node.operator} is accepted in WHERE of a SELECT over rows, outside of another one")
+
 
 class PatternScope:
     """Names in an expression of MATCH_RECOGNIZE.
@@ -90,6 +94,10 @@ class PatternScope:
         if call.name in MORE_AGGREGATES:
             raise refuse(call.at, f"{call.name} is not supported in MATCH_RECOGNIZE")
         return None
+
+    def crossing(self, node: syntax.Operation) -> Typed:
+        """Refuse it: a pattern compares rows itself."""
+        raise refuse(node.at, f"{node.operator} is not accepted in MATCH_RECOGNIZE; compare with PREV")
 
     def _rowtime(self, call: syntax.Call) -> Typed:
         """Return the time of the match: TIMESTAMP, or with the time column as argument its own type."""

@@ -9,7 +9,8 @@ from typing import Any
 from dexorder_cep.compile.binder import bind_condition
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.match_query import compile_match
-from dexorder_cep.compile.parameters import Fire, Parameters, check_parameters, is_running
+from dexorder_cep.compile.message import Message, check_message
+from dexorder_cep.compile.parameters import NAMES, Fire, Parameters, check_parameters, is_running
 from dexorder_cep.compile.plans import PatternPlan, PlainPlan, Plan, Projection, ResultColumn, RowStep, Step, WindowStep
 from dexorder_cep.compile.relations import Relation, RowQuery, compile_query, compile_relation, project
 from dexorder_cep.compile.scopes import RowScope
@@ -19,6 +20,8 @@ from dexorder_cep.compile.types import BOOLEAN, DOUBLE
 from dexorder_cep.language import syntax
 from dexorder_cep.language.parser import parse
 from dexorder_cep.language.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, TextPosition, refuse
+from dexorder_cep.language.tokens import tokenize
+from dexorder_cep.language.values import described, with_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class CompiledTrigger:
         period_seconds: Period of the candles; 0 for trades.
         columns: Columns of its events.
         parameters: Its parameters, checked.
+        message: Template of the message of a firing; None without one.
         plan: How it is evaluated.
     """
 
@@ -41,6 +45,7 @@ class CompiledTrigger:
     period_seconds: int
     columns: tuple[ResultColumn, ...]
     parameters: Parameters
+    message: Message | None
     plan: Plan = field(repr=False)
 
     @property
@@ -65,11 +70,16 @@ def compile_trigger(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
     Raises:
         InvalidSql: The text or a parameter is refused.
     """
+    values = {name: value for name, value in parameters.items() if name not in NAMES}
     try:
-        select = parse(sql)
+        select = parse(with_values(tokenize(sql), values, NAMES))
         return _compile(sql, select, parameters)
     except RecursionError:
         raise InvalidSql(1, 1, "the text is nested too deeply") from None
+    except InvalidSql as error:
+        if not values or not error.line:
+            raise
+        raise InvalidSql(error.line, error.column, f"{error.reason} (with {described(values)})") from None
 
 
 def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> CompiledTrigger:
@@ -89,7 +99,8 @@ def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> Compi
     _check_cost(plan.steps, select.at)
     columns = tuple(ResultColumn(each.name, each.type.flink_name()) for each in plan.projection.columns)
     source = relation.table.source
-    return CompiledTrigger(sql, dict(given), source, parameters.period_seconds, columns, parameters, plan)
+    message = check_message(given["message"], columns) if "message" in given else None
+    return CompiledTrigger(sql, dict(given), source, parameters.period_seconds, columns, parameters, message, plan)
 
 
 def _check_cost(steps: tuple[Step, ...], at: TextPosition) -> None:

@@ -90,6 +90,9 @@ def _test(reader: TokenReader, left: Expression) -> Expression | None:
         return Operation(operator, (left, _sum(reader)), at)
     if reader.accept("IS"):
         return _is(reader, left, at)
+    for operator in ("CROSSES ABOVE", "CROSSES BELOW"):  # an extension: in Flink nothing follows a value in this way
+        if reader.accept(*operator.split()):
+            return Operation(operator, (left, _sum(reader)), at)
     if reader.token.word in _RANGES:
         return _range(reader, left, at)
     if reader.sees("NOT") and reader.peek(1).word in _RANGES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dexorder_cep.language.expressions import parse_count, parse_expression, parse_list
 from dexorder_cep.language.intervals import parse_interval
@@ -19,9 +19,19 @@ from dexorder_cep.language.syntax import (
     Skip,
     Table,
     WindowTable,
+    names_in,
 )
+from dexorder_cep.language.tokens import Token
 
 _MAX_REPETITIONS = 1_000_000
+_OF_TRADES = ("price", "amount", "side", "trade_id")
+_STATEMENTS = frozenset(
+    """
+    ALTER ANALYZE BEGIN CALL CREATE DELETE DESCRIBE DROP EXECUTE EXPLAIN INSERT MERGE RESET SET SHOW TABLE TRUNCATE
+    UPDATE USE VALUES
+    """.split()  # noqa: SIM905 - shorter to read
+)
+"""Words that begin statements of Flink other than SELECT."""
 _REFUSED_AFTER = {
     "JOIN": "joins are",
     "INNER": "joins are",
@@ -54,22 +64,38 @@ _REFUSED_IN_PATTERN = {
 _QUANTIFIERS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-def parse(sql: str) -> Select:
-    """Return the syntax tree of a trigger's text: one SELECT statement, with or without a closing semicolon.
+def parse(tokens: Sequence[Token]) -> Select:
+    """Return the syntax tree of a trigger's text, with or without a closing semicolon.
+
+    It is one SELECT statement, or a condition alone: an extension that no text of Flink is, as those begin with a
+    reserved word that begins no expression.
 
     Raises:
-        InvalidSql: The text is not such a statement.
+        InvalidSql: The text is neither.
     """
-    reader = TokenReader(sql)
-    if not reader.sees("SELECT"):
-        if reader.sees("WITH"):
-            raise refuse(reader.at, "WITH is not supported; write the inner SELECT in parentheses after FROM")
-        raise reader.unexpected("SELECT")
-    statement = _select(reader)
+    reader = TokenReader(tokens)
+    if reader.sees("WITH"):
+        raise refuse(reader.at, "WITH is not supported; write the inner SELECT in parentheses after FROM")
+    if _begins_nothing(reader.token):
+        raise reader.unexpected("SELECT", "a condition")
+    statement = _select(reader) if reader.sees("SELECT") else _condition(reader)
     reader.accept(";")
     if reader.token.kind != "end":
         raise reader.unexpected("the end of the text")
     return statement
+
+
+def _begins_nothing(token: Token) -> bool:
+    """Tell whether no text of a trigger begins with a token: it begins another statement of Flink, or is the end."""
+    return token.word in _STATEMENTS or token.kind == "end"
+
+
+def _condition(reader: TokenReader) -> Select:
+    """Read a condition on the rows of ``ohlc``, or of ``ticks`` if it names a column that only trades have."""
+    at = reader.at
+    condition = parse_expression(reader)
+    table = "ticks" if any(name.parts[-1] in _OF_TRADES for name in names_in(condition)) else "ohlc"
+    return Select((SelectItem(None, None, at),), Table(table, at), None, condition, (), None, at)
 
 
 def _select(reader: TokenReader) -> Select:

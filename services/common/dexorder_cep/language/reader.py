@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dexorder_cep.language.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, TextPosition, refuse
-from dexorder_cep.language.tokens import RESERVED, Token, tokenize
+from dexorder_cep.language.tokens import RESERVED, Token
 
 
 class TokenReader:
@@ -12,8 +14,8 @@ class TokenReader:
     It counts the nodes and the depth of what is read, so that a text that is too large is refused before it is a tree.
     """
 
-    def __init__(self, sql: str) -> None:
-        self._tokens = tokenize(sql)
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
         self._index = 0
         self._depth = 0
         self._nodes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -93,8 +94,8 @@ class Call:
 class Operation:
     """Operator with its operands.
 
-    AND and OR have all operands of a chain. CASE has condition, value, condition, value, ..., ELSE. ``type_name`` is
-    the target of CAST.
+    AND and OR have all operands of a chain. CROSSES ABOVE and CROSSES BELOW have the two values. CASE has condition,
+    value, condition, value, ..., ELSE. ``type_name`` is the target of CAST.
     """
 
     operator: str
@@ -104,6 +105,25 @@ class Operation:
 
 
 Expression: TypeAlias = Number | Text | Keyword | Interval | Timestamp | Name | Call | Operation
+
+
+def names_in(expression: Expression) -> Iterator[Name]:
+    """Yield the names in an expression, those of OVER left out."""
+    for each in parts_of(expression):
+        if isinstance(each, Name):
+            yield each
+
+
+def parts_of(expression: Expression) -> Iterator[Expression]:
+    """Yield an expression and all expressions in it, those of OVER left out."""
+    waiting = [expression]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if isinstance(each, Operation):
+            waiting.extend(each.operands)
+        elif isinstance(each, Call):
+            waiting.extend(each.arguments)
 
 
 @dataclass(frozen=True, slots=True)

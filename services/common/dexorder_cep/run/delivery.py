@@ -12,7 +12,7 @@ from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
 from dexorder_cep.run.runs import RunResult
 from dexorder_cep.run.stream import Stream
 from dexorder_common.model.periods import TRADES_PERIOD
-from dexorder_common.model.times import SECOND_NS
+from dexorder_common.model.times import SECOND_NS, iso
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,9 @@ def _firing(registration: Registration, stream: Stream, result: RunResult, time_
         str(result.last[_identity_slot(compiled)]),
     )
     rows = tuple(tuple(plain_value(value) for value in row) for row in result.rows[:most])
+    if compiled.message is not None and rows:
+        facts = {"ticker": stream.ticker, "time": iso(time_ns), "trigger_id": registration.trigger_id}
+        context["message"] = compiled.message.of(compiled.columns, rows[-1], facts)
     return Firing(
         ":".join(identity),
         registration.trigger_id,

@@ -16,7 +16,7 @@ MAX_TRIGGER_ID = 128
 """Length limit of a trigger's id: an event's id contains it, and has at most 256 characters."""
 MAX_TICKERS = 1_000
 MAX_SQL_BYTES = 16 * 1024
-MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 256
+MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 1_000
 _NEEDED = (TriggerState.WAITING, TriggerState.RUNNING)
 
 

@@ -99,6 +99,7 @@ def user_event(alert: store.PendingAlert) -> user_events_pb2.UserEvent:
         "alert_id": trigger.trigger_id,
         "symbol": event.ticker,
         "condition": trigger.sql[:_MAX_CONDITION],
+        **({"message": text} if (text := fired.context.get("message")) else {}),
         **({"triggered_price": price_of(fired)} if is_firing else {"reason": fired.context.get(store.REASON, "")}),
         "timestamp": milliseconds,
     }

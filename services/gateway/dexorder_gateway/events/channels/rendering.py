@@ -90,7 +90,7 @@ _ORDER: Final = _Form(
     "side quantity symbol",
     "error_message symbol exchange side order_type quantity price fill_quantity fill_price status strategy_id order_id",
 )
-_ALERT: Final = _Form("symbol condition", "symbol condition triggered_price alert_id")
+_ALERT: Final = _Form("symbol condition", "message symbol condition triggered_price alert_id")
 _POSITION: Final = _Form(
     "side size symbol",
     "symbol exchange side size entry_price current_price unrealized_pnl realized_pnl leverage liquidation_price"

@@ -291,11 +291,12 @@ async def test_a_firing_is_handed_to_the_gateway_until_it_is_taken_and_never_aga
             "timestamp": at(1) // 1_000_000,
         }
         await report(s, [event("a", 1)])
-        await report(s, [event("b", 1)])
+        await report(s, [event("b", 1, message="over 9")])
         async with asyncio.timeout(20):
             while len(gateway.events) < 3:  # noqa: ASYNC110 - it happens in the relay
                 await asyncio.sleep(0.02)
         assert [each.event_id for each in gateway.events] == ["a", "a", "b"]
+        assert json.loads(gateway.events[2].payload)["message"] == "over 9"
     await server.stop(None)
 
 

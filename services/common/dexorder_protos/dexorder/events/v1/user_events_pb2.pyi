@@ -438,6 +438,7 @@ class AlertEventPayload(_message.Message):
     CONDITION_FIELD_NUMBER: _builtins.int
     TRIGGERED_PRICE_FIELD_NUMBER: _builtins.int
     TIMESTAMP_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     alert_id: _builtins.str
     """Id of the alert."""
     symbol: _builtins.str
@@ -448,6 +449,8 @@ class AlertEventPayload(_message.Message):
     """Price that triggered the alert, decimal text."""
     timestamp: _builtins.int
     """Milliseconds since the epoch."""
+    message: _builtins.str
+    """Text that the author of the trigger has written for it; absent without one."""
     def __init__(
         self,
         *,
@@ -456,10 +459,11 @@ class AlertEventPayload(_message.Message):
         condition: _builtins.str = ...,
         triggered_price: _builtins.str = ...,
         timestamp: _builtins.int = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert_id", b"alert_id", "condition", b"condition", "symbol", b"symbol", "timestamp", b"timestamp", "triggered_price", b"triggered_price"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert_id", b"alert_id", "condition", b"condition", "message", b"message", "symbol", b"symbol", "timestamp", b"timestamp", "triggered_price", b"triggered_price"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
