@@ -74,7 +74,7 @@ def commit_as_driver(
     while True:
         state = state_of(target.metadata).after("s", {0: len(records)})
         try:
-            way, _ = upsert.write(_no_spark, "", table, target, files, ranges, state.encode(), always=True)
+            way, _ = upsert.write(_no_spark, table, target, files, ranges, state.encode(), always=True)
         except CommitLost:
             target, lost = load(), lost + 1
             continue

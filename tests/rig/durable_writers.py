@@ -33,6 +33,7 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from dexorder_relay.store.database import open_store
 from dexorder_spark.cep.files import FolderFiles
 from dexorder_spark.cep.journal import Journal, JournalBatch, Snapshot
+from tests.rig.durable_warehouse import minutes_of, warehouse
 
 BATCHES = 20
 """Batches of the triggers' journal between two snapshots."""
@@ -129,7 +130,7 @@ def catalog(folder: Path) -> Iterator[int]:
 
 
 PARTS: dict[str, Callable[[Path], Iterator[int] | AsyncIterator[int]]] = {
-    each.__name__: each for each in (relay, gateway, contacts, publisher, triggers, catalog)
+    each.__name__: each for each in (relay, gateway, contacts, publisher, triggers, catalog, warehouse)
 }
 
 
@@ -150,6 +151,8 @@ async def read(part: str, folder: Path) -> int:
         records = EventLog(folder / "events.db").page(EventQuery(size=10**6)).records
         numbers = {2 * int(each.key.event_id) for each in records}
         numbers |= {2 * int(each.key.event_id) + 1 for each in records if each.status is Status.DELIVERED}
+    elif part == "warehouse":
+        numbers = minutes_of(folder)
     elif part == "contacts":
         events = open_events(folder / "events.db")
         numbers = set(map(int, events.contacts()))

@@ -1,8 +1,9 @@
-/* What a power cut leaves of the files of one folder: each file as it was at its last fsync, under the names of the
- * folder's last fsync, or under the one that it had at its own.
+/* What a power cut leaves of the files of one folder: each file as it was at its last fsync, under the names of its
+ * folder's last fsync. In the outermost folder also under the name that it had at its own fsync, on which SQLite relies.
  *
  * Loaded by LD_PRELOAD. POWER_CUT_FILES is the folder; POWER_CUT_DURABLE has the folders "inodes", with the synced
- * content of each file, and "names", links to them. tests/rig/power_cut.py starts processes with it and cuts the power.
+ * content of each file, "names", links to them in the same folders, and "linked", the folders whose own names are synced.
+ * tests/rig/power_cut.py starts processes with it and cuts the power.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -48,16 +49,32 @@ static void keep_content(int descriptor, ino_t inode) {
     if (rename(part, whole) != 0) abort();
 }
 
-static void keep_names(const char *folder, const char *names) {
+static void make_folders(const char *path) {
+    char part[PATH_MAX];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *slash = part + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = 0;
+        mkdir(part, 0700);
+        *slash = '/';
+    }
+    mkdir(part, 0700);
+}
+
+static void keep_names(const char *folder, const char *names, const char *linked) {
     char path[PATH_MAX];
     struct dirent *entry;
     struct stat found;
+    make_folders(names);
     DIR *listed = opendir(folder);
     while (listed && (entry = readdir(listed))) {
         name_path(path, folder, entry->d_name);
-        if (stat(path, &found) == 0 && S_ISREG(found.st_mode)) publish(found.st_ino, names, entry->d_name);
+        if (entry->d_name[0] == '.' || stat(path, &found) != 0) continue;
+        if (S_ISREG(found.st_mode)) publish(found.st_ino, names, entry->d_name);
+        if (!S_ISDIR(found.st_mode)) continue;
+        name_path(path, linked, entry->d_name);
+        make_folders(path);
     }
-    closedir(listed);
+    if (listed) closedir(listed);
     listed = opendir(names);
     while (listed && (entry = readdir(listed))) {
         name_path(path, folder, entry->d_name);
@@ -65,26 +82,31 @@ static void keep_names(const char *folder, const char *names) {
         name_path(path, names, entry->d_name);
         unlink(path);
     }
-    closedir(listed);
+    if (listed) closedir(listed);
 }
 
 static void keep(int descriptor) {
-    char link_name[64], path[PATH_MAX], names[PATH_MAX];
-    const char *folder = getenv("POWER_CUT_FILES");
+    char link_name[64], path[PATH_MAX], names[PATH_MAX], linked[PATH_MAX], name[PATH_MAX];
+    const char *folder = getenv("POWER_CUT_FILES"), *durable = getenv("POWER_CUT_DURABLE");
     struct stat found;
     snprintf(link_name, sizeof link_name, "/proc/self/fd/%d", descriptor);
     ssize_t size = readlink(link_name, path, sizeof path - 1);
     if (size < 0 || folder == NULL || fstat(descriptor, &found) != 0) return;
     path[size] = 0;
-    snprintf(names, sizeof names, "%s/names", getenv("POWER_CUT_DURABLE"));
-    if (strcmp(path, folder) == 0) {
-        keep_names(folder, names);
+    size_t length = strlen(folder);
+    if (strncmp(path, folder, length) != 0 || (path[length] != 0 && path[length] != '/')) return;
+    snprintf(names, sizeof names, "%s/names%s", durable, path + length);
+    snprintf(linked, sizeof linked, "%s/linked%s", durable, path + length);
+    if (S_ISDIR(found.st_mode)) {
+        keep_names(path, names, linked);
         return;
     }
-    char *slash = strrchr(path, '/');
-    if (slash == NULL || strncmp(path, folder, slash - path) != 0 || folder[slash - path] != 0) return;
+    char *slash = strrchr(names, '/');
+    snprintf(name, sizeof name, "%s", slash + 1);
     keep_content(descriptor, found.st_ino);
-    publish(found.st_ino, names, slash + 1);
+    int is_named = access(names, F_OK) == 0 || strchr(path + length + 1, '/') == NULL;
+    *slash = 0;
+    if (is_named) publish(found.st_ino, names, name);
 }
 
 static int synced(const char *function, int descriptor) {

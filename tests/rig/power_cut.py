@@ -2,7 +2,8 @@
 
 ``kill -9`` leaves what a process has written in the kernel's memory, so it cannot tell a commit with an fsync from one
 without. A C library that processes load (`power_cut.c`) keeps each file as it was at its last fsync; `PowerCut.cut`
-puts that in the folder's place. It keeps one folder without those inside it.
+puts that in the folder's place. A file in a folder inside it needs the fsync of that folder as well, and of each
+folder between them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class PowerCut:
     def __init__(self, folder: Path) -> None:
         """Create the folder ``files`` in another one."""
         self.files, self._durable = folder / "files", folder / "durable"
-        for each in (self.files, self._durable / "names", self._durable / "inodes"):
+        self._names, self._linked = self._durable / "names", self._durable / "linked"
+        for each in (self.files, self._names, self._linked, self._durable / "inodes"):
             each.mkdir(parents=True)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -60,4 +62,11 @@ class PowerCut:
     def cut(self) -> None:
         """Drop what was not synced; no process may use the folder any more."""
         shutil.rmtree(self.files)
-        shutil.copytree(self._durable / "names", self.files)
+        shutil.copytree(self._names, self.files, ignore=self._unlinked)
+
+    def _unlinked(self, folder: str, names: list[str]) -> list[str]:
+        """Return the folders whose names no fsync of this one has put on disk."""
+        inside = Path(folder).relative_to(self._names)
+        return [
+            name for name in names if (Path(folder) / name).is_dir() and not (self._linked / inside / name).is_dir()
+        ]

@@ -26,6 +26,7 @@ from dexorder_spark.maintenance.policy import (
     predicate,
 )
 from dexorder_spark.maintenance.snapshots import ExpireSnapshots, SnapshotState, Tag
+from dexorder_spark.runtime.java_commits import commit_by_java, expire_by_java
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -110,33 +111,44 @@ def snapshot_states(table: Table) -> tuple[SnapshotState, ...]:
 
 def run(session: SparkSession, catalog: Catalog, name: str, step: Step, settings: MaintenanceSettings) -> StepResult:
     """Run one step; it is committed when this returns."""
+    table = catalog.load_table(name)
     match step:
         case Compact():
-            (row,) = call(session, catalog, "rewrite_data_files", name, *_compaction(step, settings, catalog.name))
+            (row,) = commit_by_java(
+                session,
+                table,
+                lambda of: call(session, of, "rewrite_data_files", name, *_compaction(step, settings, of)),
+            )
             rewritten = row.rewritten_data_files_count
             return StepResult(rewritten + row.removed_delete_files_count, rewritten=rewritten)
         case MergeManifests():
-            (row,) = call(session, catalog, "rewrite_manifests", name)
+            (row,) = commit_by_java(session, table, lambda of: call(session, of, "rewrite_manifests", name))
             return StepResult(row.rewritten_manifests_count)
         case Tag():
-            set_tags(catalog.load_table(name), step.until_ns, step.removed)
+            set_tags(table, step.until_ns, step.removed)
             return StepResult(len(step.until_ns) + len(step.removed))
         case ExpireSnapshots():
             ids = f"snapshot_ids => array({', '.join(f'{each}L' for each in step.snapshot_ids)})"
-            (row,) = call(session, catalog, "expire_snapshots", name, "older_than => TIMESTAMP '1970-01-01'", ids)
+            options = ("older_than => TIMESTAMP '1970-01-01'", ids)
+            (row,) = expire_by_java(
+                session,
+                table,
+                list(step.snapshot_ids),
+                lambda of: call(session, of, "expire_snapshots", name, *options),
+            )
             return StepResult(len(step.snapshot_ids), expired=len(step.snapshot_ids), removed=sum(row))
 
 
 def remove_orphans(session: SparkSession, catalog: Catalog, name: str, before_ns: int) -> int:
     """Remove files from before ``before_ns`` that no snapshot references; commits nothing. Return their number."""
     older = f"older_than => TIMESTAMP '{iso_microseconds(before_ns, ' ')}'"
-    return len(call(session, catalog, "remove_orphan_files", name, older, "prefix_listing => true"))
+    return len(call(session, catalog.name, "remove_orphan_files", name, older, "prefix_listing => true"))
 
 
-def call(session: SparkSession, catalog: Catalog, procedure: str, name: str, *arguments: str) -> list[Row]:
+def call(session: SparkSession, catalog_name: str, procedure: str, name: str, *arguments: str) -> list[Row]:
     """Run a procedure on a table and return its result."""
-    text = ", ".join((f"table => '`{catalog.name}`.{name}'", *arguments))
-    return session.sql(f"CALL `{catalog.name}`.system.{procedure}({text})").collect()
+    text = ", ".join((f"table => '`{catalog_name}`.{name}'", *arguments))
+    return session.sql(f"CALL `{catalog_name}`.system.{procedure}({text})").collect()
 
 
 def _compaction(step: Compact, settings: MaintenanceSettings, catalog_name: str) -> Iterator[str]:

@@ -108,7 +108,6 @@ class Pipeline:
             source: Address of the source, as ``SourceClient`` takes it.
         """
         self._table = table
-        self._settings = catalog
         self._catalog = catalog.load()
         self._source = source
         self._reporter = reporter
@@ -271,9 +270,7 @@ class Pipeline:
         epochs: Offsets = MappingProxyType({}),
     ) -> tuple[upsert.Path, int | None]:
         """Commit rows, offsets and claims together; return how, and the snapshot that has them."""
-        table = IcebergBatch(
-            self._catalog.load_table, self._settings.name, self._table, session, files, ranges, self._clock, self._fault
-        )
+        table = IcebergBatch(self._catalog.load_table, self._table, session, files, ranges, self._clock, self._fault)
         path, snapshot_id, current_id = finished(self._place.commit(table, good, ends, epochs=epochs, always=always))
         if snapshot_id or path is upsert.Path.MERGE:
             self._place.committed(ends)

@@ -27,7 +27,6 @@ class IcebergBatch:
     """The files that the workers wrote, and ranges that contain every key of them."""
 
     load: Callable[[str], Table]
-    catalog_name: str
     table: PageTable
     session: SparkSession
     files: Sequence[DataFile]
@@ -59,7 +58,6 @@ class IcebergBatch:
             self.fault.commit_begins(target.location())
         path, snapshot_id = upsert.write(
             self.session,
-            self.catalog_name,
             self.table,
             target,
             self.files,

@@ -33,6 +33,7 @@ from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import iso_microseconds
 from dexorder_spark.pipeline.files import FileLayout, FileWriter, frame, read_columns
 from dexorder_spark.pipeline.presence import MAX_READ_BYTES, FoundFile, RowChange, difference, find, read_rows, size_of
+from dexorder_spark.runtime.java_commits import commit_by_java
 from dexorder_spark.tables.table import PageTable
 
 if TYPE_CHECKING:
@@ -167,7 +168,6 @@ def _version(table: PageTable, side: str) -> str:
 
 def write(
     session: SparkSession,
-    catalog_name: str,
     table: PageTable,
     target: Table,
     files: Sequence[DataFile],
@@ -192,7 +192,7 @@ def write(
     ranges = scan_ranges(pages)
     found = find(table, target, row_filter(table, ranges)) if ranges else []
     if found is None or size_of(each.task for each in found) > MAX_READ_BYTES:
-        merge_with_spark(session, f"`{catalog_name}`.{table.name}", layout, files, ranges, state)
+        commit_by_java(session, target, lambda name: merge_with_spark(session, name, layout, files, ranges, state))
         remove_files(layout.io, files)
         return Path.MERGE, None
     if not (found or overlap(pages)):
@@ -249,13 +249,13 @@ def _without(rows: pa.Table, keys: pa.Table, table: PageTable) -> pa.Table:
 
 def merge_with_spark(
     session: SparkSession,
-    target: str,
+    catalog_name: str,
     layout: FileLayout,
     files: Sequence[DataFile],
     ranges: Sequence[ScanRange],
     state: Mapping[str, str],
 ) -> None:
-    """Merge the files into a table, named as Spark resolves it; Iceberg refuses if another writer interferes."""
+    """Merge the files into the table of a catalog that Spark knows; Iceberg refuses if another writer interferes."""
     rows = latest(layout.table, frame(session, layout, files))
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
     properties = {f"{_SNAPSHOT_PROPERTY}.{key}": value for key, value in state.items()}
@@ -263,6 +263,7 @@ def merge_with_spark(
         rows.createOrReplaceTempView("dexorder_batch")
         for key, value in properties.items():
             session.conf.set(key, value)
+        target = f"`{catalog_name}`.{layout.table.name}"
         session.sql(merge_statement(layout.table, target, "dexorder_batch", ranges))
     finally:
         for key in properties:

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dexorder_common.config import file_uri
+from dexorder_common.lake.local_files import with_synced_files
 from dexorder_common.lake.sql_catalog import LakeCatalog
 
 _DRIVER = "postgresql+pg8000"
@@ -143,7 +144,7 @@ class CatalogSettings(BaseSettings):
 )
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Open a catalog with pyiceberg; PostgreSQL through pg8000."""
-    found = dict(properties)
+    found = with_synced_files(properties)
     if found.get("uri", "").startswith("postgresql"):
         # After a restart of the database, the next call reconnects instead of failing.
         found |= {"uri": with_driver(found["uri"]), "pool_pre_ping": "true"}

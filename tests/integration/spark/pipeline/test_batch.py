@@ -31,6 +31,7 @@ from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.page_source import page_source
 from dexorder_spark.records.reporter import FinalReport
+from dexorder_spark.runtime import java_commits
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.table_driver import QueryFailed, QueryRules, TableDriver, start_query
 from dexorder_spark.tables.ohlc import CANDLES
@@ -167,16 +168,32 @@ def test_new_pages_are_appended_present_ones_unchanged_and_newer_ones_merged(
     assert {str(path) for path in files} == {unquote(urlsplit(path).path) for path in known}, "the others are removed"
 
 
+def named(trading: CatalogSettings) -> tuple[int | None, set[str]]:
+    """Return the table's snapshot, and all files that its snapshots need."""
+    table = trading.load().load_table(OHLC.name)
+    names = {each.manifest_list for each in table.metadata.snapshots}
+    for listed, column in ((table.inspect.all_manifests(), "path"), (table.inspect.all_files(), "file_path")):
+        names |= set(map(str, listed.column(column).to_pylist()))
+    return table.metadata.current_snapshot_id, {unquote(urlsplit(each).path) for each in names}
+
+
 def test_a_large_overlap_is_merged_by_spark_with_its_state(
     spark: SparkSession, trading: CatalogSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Pipeline(CANDLES, trading, "other", Recorder()).process(frame(spark, [page(control(0, 40, job=1))]))
     pipeline = Pipeline(CANDLES, trading, "test", Recorder())
     monkeypatch.setattr(presence, "MAX_READ_BYTES", 0)
+    synced: dict[str, int | None] = {}
+    monkeypatch.setattr(java_commits, "sync_file", lambda path: synced.update({str(path): named(trading)[0]}))
     records = [page(control(20, 30, job=2), 200.0), page(control(30, 5, job=3), 300.0)]
     ends = {0: 2}
     for _ in range(2):
+        synced.clear()
+        before, known = named(trading)
         assert pipeline.process(frame(spark, records)).path == "merge"
+        after, names = named(trading)
+        assert {*names - known} == synced.keys(), "files of Java are on disk"
+        assert {*synced.values()} <= {before} and (not synced or after != before), "before the catalog names them"
         found = trading.load().load_table(OHLC.name)
         rows = found.scan().to_arrow().to_pylist()
         assert sorted((row["dispatch"], row["open"]) for row in rows) == (
