@@ -124,6 +124,7 @@ class Limits:
     open_streams: int
     subscriptions: int
     triggers: int
+    trigger_bytes: int
     periods_per_day: int
     refreshed_periods_per_day: int
     udfs: int
@@ -140,6 +141,7 @@ class CallerQuotas:
         self._unfinished: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._periods: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
+        self._trigger_bytes: Counter[str] = Counter()
         self._paid_until_ns: dict[tuple[str, str], int] = {}
 
     def enter(self, request: HistoryRequest) -> None:
@@ -241,6 +243,23 @@ class CallerQuotas:
         assert caller is not None
         limit = self._of(caller).triggers
         return self._refused(caller, "triggers", limit + 1, limit, "delete another one first")
+
+    def hold_trigger(self, client_id: str, size: int) -> None:
+        """Count the bytes of a trigger that was read from the store at start."""
+        self._trigger_bytes[client_id] += size
+
+    def register_trigger(self, caller: Caller | None, client_id: str, size: int) -> None:
+        """Count the bytes of a trigger before it is stored; Exhausted if the caller's triggers have too many."""
+        total = self._trigger_bytes[client_id] + size
+        if caller is not None and total > (limit := self._of(caller).trigger_bytes):
+            raise self._refused(caller, "trigger_bytes", total, limit, "delete another one first")
+        self._trigger_bytes[client_id] = total
+
+    def drop_trigger(self, client_id: str, size: int) -> None:
+        """Stop counting a trigger that was not stored, or that was deleted."""
+        self._trigger_bytes[client_id] -= size
+        if not self._trigger_bytes[client_id]:
+            del self._trigger_bytes[client_id]
 
     @contextmanager
     def stream(self, caller: Caller | None) -> Iterator[None]:

@@ -80,6 +80,8 @@ class RelaySettings(ServiceSettings):
     """Largest number of realtime subscriptions of one client."""
     quota_triggers: int = Field(default=10_000, ge=0)
     """Largest number of triggers of one client."""
+    quota_trigger_bytes: int = Field(default=16 * 1024 * 1024, ge=0)
+    """Largest number of bytes of the texts, tickers and parameters of one client's triggers together."""
     quota_udfs: int = Field(default=20, ge=0)
     """Largest number of names of UDFs of one client, running or stopped."""
     quota_receipts: int = Field(default=100, ge=0)

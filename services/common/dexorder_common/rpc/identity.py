@@ -71,6 +71,7 @@ class Quota(FileModel):
     open_streams: int | None = Field(default=None, ge=0)
     subscriptions: int | None = Field(default=None, ge=0)
     triggers: int | None = Field(default=None, ge=0)
+    trigger_bytes: int | None = Field(default=None, ge=0)
     periods_per_day: int | None = Field(default=None, ge=1)
     refreshed_periods_per_day: int | None = Field(default=None, ge=1)
     udfs: int | None = Field(default=None, ge=0)

@@ -41,6 +41,13 @@ def check(trigger: Trigger, venues: Container[str]) -> None:
         )
 
 
+def size_of(trigger: Trigger) -> int:
+    """Return the number of bytes of all that a client has written into a trigger."""
+    words = (trigger.trigger_id, trigger.sql, trigger.callback_id, *trigger.tickers)
+    pairs = (word for pair in trigger.parameters.items() for word in pair)
+    return sum(len(word.encode(errors="surrogatepass")) for word in (*words, *pairs))
+
+
 def check_trigger_id(trigger_id: str) -> None:
     """Raise InvalidRequest for an id that is empty, too long, or not printable."""
     size = len(trigger_id)

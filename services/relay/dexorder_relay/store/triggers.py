@@ -125,10 +125,13 @@ def register(
     return outcomes
 
 
-def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> None:
-    """Store the deletion of the trigger that has an id now."""
-    sql = "UPDATE triggers SET deleted_ns = ?, change = ? WHERE trigger_id = ? AND deleted_ns IS NULL"
-    connection.execute(sql, (now_ns, _next_change(connection), trigger_id))
+def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> bool:
+    """Store the deletion of the trigger that has an id now; return whether there was one. Its texts are removed."""
+    sql = (
+        "UPDATE triggers SET deleted_ns = ?, change = ?, sql = '', tickers = '[]', parameters = '{}'"
+        " WHERE trigger_id = ? AND deleted_ns IS NULL"
+    )
+    return connection.execute(sql, (now_ns, _next_change(connection), trigger_id)).rowcount > 0
 
 
 def page(connection: Connection, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:

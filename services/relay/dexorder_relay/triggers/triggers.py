@@ -6,7 +6,7 @@ The database is their only state. Signals wake those who wait for a change or an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -74,7 +74,7 @@ class RegisteredTriggers:
         Returns:
             For each, in order, whether it is new, or why it is refused: InvalidSql for the text; InvalidRequest for
             another field, or an id that is in use for another trigger; NotAllowed for the user of the alert; Exhausted
-            if the caller has too many triggers.
+            if the caller has too many triggers, or too many bytes of them.
 
         Raises:
             Exhausted: The caller registers too fast, or the disk is full. Nothing is stored.
@@ -107,17 +107,39 @@ class RegisteredTriggers:
         context, quotas = self._context, self._context.quotas
         context.store.check_space()
         quotas.submit(caller, len(triggers), now_ns=context.clock.monotonic_ns())
-        outcomes: list[int | bool | SuiteError] = [*await self.check(triggers)]
+        outcomes: list[int | bool | SuiteError] = [*self._with_room(triggers, await self.check(triggers), caller)]
         compiled = [place for place, each in enumerate(outcomes) if not isinstance(each, SuiteError)]
         entries = [(triggers[place], cast(int, outcomes[place])) for place in compiled]
         now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
-        stored = await context.store.write(store.register, entries, now_ns=now_ns, limit=limit) if entries else []
+        try:
+            stored = await context.store.write(store.register, entries, now_ns=now_ns, limit=limit) if entries else []
+        except Exception:  # a call that is cancelled has stored them, or will have
+            self._drop([trigger for trigger, _ in entries])
+            raise
+        self._drop([triggers[place] for place, (_, is_new) in zip(compiled, stored, strict=True) if not is_new])
         for place, (present, is_new) in zip(compiled, stored, strict=True):
             problem = quotas.too_many_triggers(caller) if present is None else _same(present, triggers[place])
             outcomes[place] = problem or is_new
         if new := [present for present, is_new in stored if present is not None and is_new]:
             self._notify(new)
         return iter(cast(list[bool | SuiteError], outcomes))
+
+    def _with_room(
+        self, triggers: Sequence[Trigger], periods: Sequence[int | SuiteError], caller: Caller | None
+    ) -> Iterator[int | SuiteError]:
+        """Count the bytes of the triggers that have a period; yield the refusals of those that are too many."""
+        for trigger, period in zip(triggers, periods, strict=True):
+            try:
+                if not isinstance(period, SuiteError):
+                    self._context.quotas.register_trigger(caller, trigger.client_id, rules.size_of(trigger))
+            except SuiteError as error:
+                yield error
+            else:
+                yield period
+
+    def _drop(self, triggers: Iterable[Trigger]) -> None:
+        for each in triggers:
+            self._context.quotas.drop_trigger(each.client_id, rules.size_of(each))
 
     async def check(self, triggers: Sequence[Trigger]) -> list[int | SuiteError]:
         """Return the periods of triggers, or why they are refused; see `TextChecks`, and periods that nobody builds."""
@@ -129,7 +151,8 @@ class RegisteredTriggers:
         known = await context.store.read(store.find, trigger_id)
         if known is None or not access.owns(caller, known.trigger.client_id):
             raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
-        await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns())
+        if await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns()):
+            self._drop([known.trigger])
         self._notify()
 
     async def listed(self, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:

@@ -19,7 +19,7 @@ from dexorder_relay.access import CallerQuotas, Limits
 
 DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
 BOSS = Caller("boss", Role.ADMIN)
-NO_LIMITS = Limits(10**9, 10**9, 10**18, 10**9, 10**9, 10**9, 10**18, 10**18, 10**9, 10**9)
+NO_LIMITS = Limits(10**9, 10**9, 10**18, 10**9, 10**9, 10**9, 10**18, 10**18, 10**18, 10**9, 10**9)
 
 
 def request(client_id: str, minutes: int = 10, *, request_id: str = "r", limit: int | None = None) -> HistoryRequest:

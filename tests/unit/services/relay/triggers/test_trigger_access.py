@@ -101,3 +101,40 @@ async def test_triggers_of_a_client_are_limited(tmp_path: Path) -> None:
         assert text == "triggers would be 3, 2 are allowed for client_id 'desk'; delete another one first"
         assert (await register(desk, "a")).status == ingest.CEPTriggerAck.ALREADY_REGISTERED
         assert (await register(other, "c")).status == ingest.CEPTriggerAck.REGISTERED
+
+
+async def test_bytes_of_a_clients_triggers_are_limited_and_no_trick_gives_more(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", desk={"trigger_bytes": 3_000})
+
+    def trigger(name: str, *tickers: str, padding: int = 0) -> pb.RegisterTriggerRequest:
+        sql = f"SELECT `close` FROM ohlc WHERE `close` > 5{' ' * padding}"
+        names = tickers or (TICKER,)
+        return pb.RegisterTriggerRequest(
+            trigger=ingest.CEPTriggerRequest(trigger_id=name, sql_pattern=sql, tickers=names, callback_id="c")
+        )
+
+    async with guarded(tmp_path, tokens=tokens) as suite:
+        desk, other = await suite.stub("desk"), await suite.stub("other")
+        new = desk.trigger.RegisterTrigger
+        answers = await asyncio.gather(*(code_of(new(trigger(f"t{n}", padding=900))) for n in range(9)))
+        taken = [f"t{n}" for n, (code, _) in enumerate(answers) if code is CODE.OK]
+        refused = [text for code, text in answers if code is CODE.RESOURCE_EXHAUSTED]
+        assert (len(taken), len(refused)) == (3, 6), "calls at the same time get no more together"
+        assert "3000 are allowed for client_id 'desk'; delete another one first" in refused[0]
+        many = [f"A{n}/B{n}.{TICKER.rpartition('.')[2]}" for n in range(60)]
+        assert (await code_of(new(trigger("wide", *many))))[0] is CODE.RESOURCE_EXHAUSTED, "tickers count"
+        again = await new(trigger(taken[0], padding=900))
+        assert again.ack.status == ingest.CEPTriggerAck.ALREADY_REGISTERED
+        assert (await code_of(other.trigger.RegisterTrigger(trigger("o", padding=5_000))))[0] is CODE.OK
+        batch = pb.RegisterTriggersRequest(triggers=[trigger(f"b{n}", padding=900) for n in range(5)])
+        acks = (await desk.trigger.RegisterTriggers(batch)).acks
+        assert {each.status for each in acks} == {ingest.CEPTriggerAck.ERROR}, "a batch has no room of its own"
+        gone = pb.DeleteTriggerRequest(trigger_id=taken[0])
+        await asyncio.gather(*(code_of(desk.trigger.DeleteTrigger(gone)) for _ in range(5)))
+        answers = await asyncio.gather(*(code_of(new(trigger(f"u{n}", padding=900))) for n in range(3)))
+        assert [code for code, _ in answers].count(CODE.OK) == 1, "a trigger that is deleted many times makes room once"
+
+    async with guarded(tmp_path, tokens=tokens) as suite:
+        desk = await suite.stub("desk")
+        code, _ = await code_of(desk.trigger.RegisterTrigger(trigger("v", padding=900)))
+        assert code is CODE.RESOURCE_EXHAUSTED, "a restart forgets nothing"
