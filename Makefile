@@ -123,6 +123,8 @@ proto-baseline:  ## At a release: our own protos become what no later version ma
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
 	for name in bootstrap build services runtime dev light peer-numaflow peer-notebook; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \
 	  --no-emit-index-url --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt; done
+	for name in freqtrade hftbacktest nautilus; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-header \
+	  --no-emit-index-url --python-version 3.12 requirements/peer-$$name.in -o requirements/peer-$$name.txt; done
 	.venv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --python-version 3.11 \
 	  requirements/java.in -o dexorder/setup/java.txt
 

@@ -44,6 +44,10 @@ class ReceiptFailed(DexorderError):
     """A receipt can't be made of the range, or its document was changed after it was made; the message says why."""
 
 
+class ExportFailed(DexorderError):
+    """The rows can't be written in the format of another program; the message says why."""
+
+
 class RequestUnknown(DexorderError):
     """No request has this id."""
 

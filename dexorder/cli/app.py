@@ -23,6 +23,7 @@ from dexorder.cli.terminal.options import (
     Rows,
     Since,
     Ticker,
+    To,
     Until,
     choices,
     complete_period,
@@ -161,6 +162,7 @@ def history(
         ),
     ] = None,
     out_format: Format = None,
+    to: To = None,
     plot: Plot = None,
     chart: Chart = False,
     rows: Rows = 20,
@@ -179,12 +181,16 @@ def history(
 ) -> None:
     """Fetch candles into Iceberg, wait for the notification and read them back."""
     from dexorder.cli.history import command as command
+    from dexorder.cli.history import export
     from dexorder.cli.history.runs import RunStore
     from dexorder.cli.rows.options import OutputOptions
 
     store = RunStore(state.absolute() if state is not None else None)
-    given = words or []
+    given, folder = words or [], out
     try:
+        if to is not None:
+            export.check(to, out, given, resume=resume, others=(as_json, chart, out_format, plot, limit, partial))
+            out = None
         if resume:
             own = (since, until, file, limit, out, out_format, plot, request_id)
             flags = (as_json, chart, refresh, partial, client_id)
@@ -212,6 +218,8 @@ def history(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     code = command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel, is_resumed=resume)
+    if to is not None and folder is not None and code == 0:
+        export.export_run(run, to, folder)
     raise typer.Exit(code)
 
 
@@ -224,6 +232,7 @@ def read(
     as_json: Json = False,
     out: Out = None,
     out_format: Format = None,
+    to: To = None,
     plot: Plot = None,
     chart: Chart = False,
     rows: Rows = 20,
@@ -231,6 +240,11 @@ def read(
     relay: Relay = None,
 ) -> None:
     """Show the candles that the table has, without fetching any; all of the series by default."""
+    if to is not None:
+        from dexorder.cli.history import export
+
+        export.read_to(ticker, period, since, until, to, out, (as_json, chart, out_format, plot), relay)
+        return
     import asyncio
 
     from dexorder.cli.history.command import read as command
@@ -248,6 +262,32 @@ def _checked(options: OutputOptions) -> OutputOptions:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return options
+
+
+@app.command(
+    epilog=example(
+        "dexorder sql 'SELECT max(high) FROM \"BTC/USDT.BINANCE 1h\"' --since -30d", "dexorder sql - < query.sql"
+    )
+)
+def sql(
+    query: Annotated[
+        str,
+        typer.Argument(help='SELECT of DuckDB; a table is a series in quotes: "BTC/USDT.BINANCE 1h"; - is stdin'),
+    ],
+    since: Since = None,
+    until: Until = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most rows of all tables; they are in memory")] = 5_000_000,
+    as_json: Json = False,
+    out: Out = None,
+    out_format: Format = None,
+    rows: Rows = 20,
+    relay: Relay = None,
+) -> None:
+    """Run SQL over the rows that the tables have; nothing is fetched."""
+    from dexorder.cli.history.sql import sql as command
+    from dexorder.cli.rows.options import OutputOptions
+
+    command(query, since, until, max_rows, _checked(OutputOptions(as_json, out, rows=rows, format=out_format)), relay)
 
 
 @app.command(epilog=example("dexorder watch BTC/USDT.BINANCE --period 1m,5m"))

@@ -9,6 +9,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dexorder import errors
@@ -232,6 +233,54 @@ class AsyncClient:
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return parts[-1]._replace(markets=tuple(each for part in parts for each in part.markets))
+
+    async def export(
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment,
+        until: Moment = "now",
+        *,
+        to: str,
+        folder: str | Path,
+    ) -> Path:
+        """Write the stored rows of a complete range in the format of a backtesting program; return the file.
+
+        Args:
+            period: ``trades`` in place of a period stands for these rows.
+            to: ``freqtrade``, ``nautilus`` or ``hftbacktest``.
+            folder: ``user_data/data/<exchange>`` of freqtrade, the folder of a ParquetDataCatalog, or any other.
+
+        Raises:
+            ExportFailed: The range is not complete, or the format can't have its values.
+            RequestRefused: A value is invalid, or the format does not take such rows.
+        """
+        from dexorder.client.exports import export
+
+        return await export(self.rows, self.series, ticker, period, since, until, to=to, folder=folder)
+
+    async def sql(
+        self, query: str, since: Moment | None = None, until: Moment | None = None, *, max_rows: int | None = None
+    ) -> Rows:
+        """Return the answer of a query in DuckDB's SQL over stored rows, read from the catalog or through the relay.
+
+        A table is a series in quotes: ``SELECT max(high) FROM "BTC/USDT.BINANCE 1h"``; ``trades`` and ``funding`` stand
+        in place of a period. The query reads nothing else. ``on_note`` is called for a series that is not complete.
+
+        Args:
+            query: One SELECT.
+            since: Read no rows before this time; so it is for all tables of the query.
+            until: Read no rows from this time on.
+            max_rows: Most rows of all tables; default 5,000,000. They are in memory.
+
+        Raises:
+            RequestRefused: The query or a table's name is invalid, or the tables have more rows.
+        """
+        from dexorder.client.sql import MAX_ROWS, run_sql
+
+        most = MAX_ROWS if max_rows is None else max_rows
+        note = self._connection.on_note
+        return await run_sql(self.rows, self.series, query, since, until, max_rows=most, on_note=note)
 
     async def server_info(self) -> ServerInfo:
         """Return part, version, services, datasets, capabilities and limits of the relay.

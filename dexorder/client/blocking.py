@@ -236,6 +236,8 @@ class Client(BlockingPart[AsyncClient]):
     history = waiting(AsyncClient.history)
     snapshot_tickers = waiting(AsyncClient.snapshot_tickers)
     markets = waiting(AsyncClient.markets)
+    export = waiting(AsyncClient.export)
+    sql = waiting(AsyncClient.sql)
     server_info = waiting(AsyncClient.server_info)
     fetch = waiting(AsyncClient.fetch)
     submit = waiting(AsyncClient.submit)

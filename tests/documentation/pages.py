@@ -257,6 +257,18 @@ END
             Run("from datetime import", then="assert seen.tzinfo is not None"),
         ),
     ),
+    "docs/last-mile.md": Page(
+        (
+            Run("dexorder history BTC/USDT.SIM 1h"),
+            Run("from dexorder import Client", then="assert path.name == 'BTC_USDT-1h.feather'"),
+            Run("from dexorder import Client", then="assert len(rows) == 336"),
+            Run("daily = rows", then="assert daily.shape == (14, 2)"),
+            Run("daily_high = ", then="assert len(daily_high.fetchall()) == 14"),
+            Run("$ dexorder sql", unlike=NUMBERS),
+        ),
+        prepared_by=HISTORY,
+        names="import duckdb, polars as pl",
+    ),
     "docs/receipts.md": Page(
         (
             Run("$ dexorder receipt make", unlike=r"receipt [0-9a-f]{16}"),

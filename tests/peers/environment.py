@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ MAKE_SECONDS = 900
 """Timeout of download and installation."""
 
 
-def peer_python(name: str) -> Path:
+def peer_python(name: str, python_version: str | None = None) -> Path:
     """Return the interpreter of a peer's environment, created on the first call in the project's cache.
 
     It has exactly what ``requirements/peer-<name>.txt`` locks; another lock gives another environment. Calls at the
@@ -29,6 +30,7 @@ def peer_python(name: str) -> Path:
 
     Args:
         name: Of the lock file, for example ``numaflow``.
+        python_version: Version that the peer needs, ``3.12``, where ours may be older; the test is skipped without it.
     Raises:
         pytest.fail.Exception: It can't be made; says why.
     """
@@ -43,7 +45,7 @@ def peer_python(name: str) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _alone(folder.with_suffix(".lock")):
             if not python.exists():
-                _make(folder, lock)
+                _make(folder, lock, _interpreter(python_version))
     return python
 
 
@@ -54,7 +56,21 @@ def _alone(file: Path) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, lock: Path) -> None:
+def _interpreter(version: str | None) -> str:
+    if version is None:
+        return sys.executable
+    found = next(_of_pyenv(version), None) or shutil.which(f"python{version}")  # not pyenv's shim
+    if found is None:
+        pytest.skip(f"Python {version} is not installed")
+    return found
+
+
+def _of_pyenv(version: str) -> Iterator[str]:
+    root = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
+    return iter(list(map(str, sorted(Path(root, "versions").glob(f"{version}.*/bin/python")))))
+
+
+def _make(folder: Path, lock: Path, interpreter: str) -> None:
     """Create it under another name and rename it, so that a kill leaves nothing incomplete."""
     shutil.rmtree(folder, ignore_errors=True)
     uv = Path(sys.executable).with_name("uv")
@@ -62,7 +78,7 @@ def _make(folder: Path, lock: Path) -> None:
         pytest.fail(f"uv is not beside {sys.executable}: run make setup", pytrace=False)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as half:
         fresh = Path(half) / "environment"
-        _run([str(uv), "venv", "--quiet", "--relocatable", "--python", sys.executable, str(fresh)], lock)
+        _run([str(uv), "venv", "--quiet", "--relocatable", "--python", interpreter, str(fresh)], lock)
         sync = [str(uv), "pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes", "--strict"]
         _run([*sync, "--python", str(fresh / "bin" / "python"), str(lock)], lock)
         fresh.rename(folder)

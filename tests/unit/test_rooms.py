@@ -18,7 +18,8 @@ MOST_FILES = 20
 
 LAYERS = {
     "dexorder": "__main__ | demo | cli | cli/history cli/live cli/events cli/udf cli/suite | cli/rows"
-    " | cli/terminal | client events | receipts | charts | rows | udf/functions | udf | supervisor | setup | errors",
+    " | cli/terminal | client events | receipts exports | charts | rows | udf/functions | udf | supervisor"
+    " | setup | errors",
     "dexorder_cep": "run | compile | language",
     "dexorder_common": "exchanges | rpc | kafka lake messaging metrics | storage"
     " | config | tracing logs | model clock packages",

@@ -68,6 +68,14 @@ Format = Annotated[
         autocompletion=choices("csv", "jsonl", "arrow", "parquet"),
     ),
 ]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="Write a file for freqtrade, nautilus or hftbacktest into the folder --out",
+        autocompletion=choices("freqtrade", "nautilus", "hftbacktest"),
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of them")]
 Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Exit after so many of them")]
 Dir = Annotated[

@@ -26,6 +26,7 @@ EXTRAS = {
     "pyarrow": "lake",
     "pyiceberg": "lake",
     "sqlalchemy": "lake",
+    "duckdb": "sql",
     "plotly": "chart",
     "zmq": "events",
 }

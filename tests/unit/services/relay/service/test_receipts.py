@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 from dexorder import AsyncClient
 from dexorder.cli.app import app
 from dexorder.client import table_rows
-from dexorder.errors import ReceiptFailed, RequestRefused, RequestUnknown
+from dexorder.errors import ExportFailed, ReceiptFailed, RequestRefused, RequestUnknown
 from dexorder.receipts.receipt import Receipt
 from dexorder_common.lake import receipts as kept_receipts
 from dexorder_common.lake.commit import commit_updates
@@ -41,6 +42,7 @@ from tests.unit.services.relay.harness import (
     TICKER,
     Suite,
     at,
+    candle,
     catalog_settings,
     coverage_row,
     make_tables,
@@ -345,3 +347,68 @@ async def test_a_commit_that_loses_against_another_writer_is_made_again(
         table = s.pipeline.catalog.load_table(OHLC.name)
         assert len(lost) == 3 and table.scan().to_arrow().num_rows == 13
         assert table.metadata.refs["receipt-one"].snapshot_id == snapshot
+
+
+async def test_an_export_is_of_a_complete_range_and_of_the_rows_that_the_table_has(tmp_path: Path) -> None:
+    async with covered(tmp_path) as (s, client):
+        folder = tmp_path / "user_data"
+        path = await client.export(TICKER, "1m", at(20), at(1_500), to="freqtrade", folder=folder)
+        frame = feather.read_table(path)
+        assert frame.num_rows == 1_480 and frame["close"].to_pylist() == [candle(m)["close"] for m in range(20, 1_500)]
+        with pytest.raises(ExportFailed, match=r"not complete: nothing is known of .2024-01-02T09:20"):
+            await client.export(TICKER, "1m", at(20), at(LAST + 1), to="nautilus", folder=folder)
+        with pytest.raises(RequestRefused, match="takes trades"):
+            await client.export(TICKER, "1m", at(20), at(30), to="hftbacktest", folder=folder)
+
+        async def run(*words: str) -> Any:
+            words = ("read", TICKER, "1m", "--since", "2024-01-01", *words, "--relay", s.running.address)
+            return await asyncio.to_thread(CliRunner().invoke, app, words)
+
+        to = ("--until", "2024-01-02T09:20", "--to", "nautilus")
+        assert (await run(*to, "--out", str(folder))).exit_code == 0
+        assert len(list(folder.rglob("*.parquet"))) == 1
+        for wrong in ((*to,), (*to, "--out", "-"), (*to, "--out", str(folder), "--json"), (*to, "--out", str(path))):
+            assert (await run(*wrong)).exit_code == 2
+
+
+async def test_sql_reads_series_in_quotes_and_nothing_else(tmp_path: Path) -> None:
+    table = f'"{TICKER} 1m"'
+    notes = list[str]()
+    async with covered(tmp_path) as (s, _), AsyncClient(s.running.address, on_note=notes.append) as client:
+        query = f"SELECT count(*) AS n, max(high) AS high FROM {table}"
+        assert (await client.sql(query)).to_pylist() == [{"n": 1_997, "high": LAST - 1 + 1.5}] and not notes
+        part = await client.sql(
+            f"SELECT a.close FROM {table} a JOIN {table} b USING (open_time) ORDER BY 1", at(5), at(8)
+        )
+        assert part["close"].to_pylist() == [6.0, 7.0, 8.0]
+        assert (await client.sql(query, at(0), at(LAST + 5))).num_rows == 1 and "nothing is known of 1 ranges" in notes[
+            0
+        ]
+        secret = tmp_path / "secret.csv"
+        secret.write_text("a\n1\n")
+        hostile = (
+            f"SELECT * FROM '{secret}'",
+            f"SELECT * FROM read_csv('{secret}')",
+            f"COPY (SELECT 1) TO '{tmp_path / 'out'}'",
+            "SELECT 1; SELECT 2",
+            "SET enable_external_access = true",
+            "INSTALL httpfs",
+            "SELECT * FROM notes",
+            "SELECT * FROM 'BTC/USDT.SIM 7m'",
+            "SELEC",
+            "",
+        )
+        for text in hostile:
+            with pytest.raises(RequestRefused):
+                await client.sql(text)
+        assert not (tmp_path / "out").exists()
+        with pytest.raises(RequestRefused, match="too many rows"):
+            await client.sql(query, max_rows=1_996)
+
+        async def run(*words: str) -> Any:
+            return await asyncio.to_thread(CliRunner().invoke, app, ["sql", *words, "--relay", s.running.address])
+
+        done = await run(f"SELECT 1 AS one FROM {table} LIMIT 2", "--json")
+        assert json.loads(done.stdout) == {"row_count": 2, "rows": [{"one": 1}, {"one": 1}]}
+        done = await run(f"SELECT close FROM {table} ORDER BY close", "--rows", "3")
+        assert (done.exit_code, "1,994 more rows" in done.stderr, "2.0" in done.stdout) == (0, True, True)
