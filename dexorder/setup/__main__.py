@@ -1,8 +1,13 @@
-"""``python -m dexorder.setup``: installs Java and the jars, with one line per step; ``make setup`` calls it."""
+"""``python -m dexorder.setup``: installs Java and the jars, with one line per step; ``make setup`` calls it.
+
+``python -m dexorder.setup secrets FOLDER`` writes what connections between the parts of one host need.
+"""
 
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from dexorder.setup import jars, java
 from dexorder.setup.config import SetupError
@@ -18,6 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     paths = commands.add_parser("paths", help="print the paths of the jars, separated by commas, as Spark takes them")
     paths.add_argument("sets", nargs="+", metavar="SET", help="set of jars.toml")
     commands.add_parser("lock", help="resolve jars.toml again and write jars.lock")
+    secrets = commands.add_parser("secrets", help="write certificates, keys and callers for deploy/compose.yaml")
+    secrets.add_argument("folder", type=Path, help="gets a folder for each part")
+    secrets.add_argument("--renew", action="store_true", help="write them again; then restart every part")
     options = parser.parse_args(arguments)
     started = time.monotonic()
 
@@ -35,10 +43,20 @@ def main(arguments: list[str] | None = None) -> int:
             print(",".join(str(path) for name in options.sets for path in jars.jar_paths(name)))
         if options.command == "lock":
             jars.lock(java.ensure_java, report)
+        if options.command == "secrets":
+            _make_secrets(options.folder, report, renew=options.renew)
     except SetupError as error:
         print(f"dexorder.setup: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _make_secrets(folder: Path, report: Callable[[str], None], *, renew: bool) -> None:
+    from dexorder.setup.secrets import make  # deferred: not every set-up has cryptography
+
+    made = make(folder, renew=renew)
+    state = f"written; the certificates end on {made.until:%Y-%m-%d}" if made.until else "there already, unchanged"
+    report(f"secrets in {folder}: {state}")
 
 
 if __name__ == "__main__":

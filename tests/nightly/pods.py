@@ -1,7 +1,8 @@
-"""Parts as ``deploy/kubernetes`` starts them, as confined processes of this machine instead of pods."""
+"""Parts as ``deploy/kubernetes`` and ``deploy/compose.yaml`` start them, as confined processes of this machine."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.confined import UID, confined, own_folder
 from tests.paths import ROOT
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
+COMPOSE = ROOT / "deploy" / "compose.yaml"
 STOP_SECONDS = 90
 
 
@@ -57,6 +59,14 @@ def read_container(part: str) -> Container:
     return Container(container["command"], env, frozenset(mounts))
 
 
+def read_service(part: str) -> Container:
+    """Return a part's container of the compose file, with the defaults of its own variables."""
+    service: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"][part]
+    env = {name: re.sub(r"^\$\{\w+:[-?](.*)\}$", r"\1", str(value)) for name, value in service["environment"].items()}
+    mounts = [each.rpartition("}")[2].split(":")[1:] for each in service["volumes"]]
+    return Container(service["command"], env, frozenset(place for place, *mode in mounts if mode != ["ro"]))
+
+
 class Pod:
     """Running part.
 
@@ -71,6 +81,7 @@ class Pod:
     def __init__(
         self,
         part: str,
+        container: Container,
         folder: Path,
         replaced: Mapping[str, str],
         env: dict[str, str],
@@ -78,7 +89,6 @@ class Pod:
         writable: list[Path],
         readable: list[Path],
     ) -> None:
-        container = read_container(part)
         volumes = {each: own_folder(folder / "volumes" / each.strip("/")) for each in container.volumes - {"/tmp"}}
         texts = {**replaced, **{mount: str(path) for mount, path in volumes.items()}}
         values = {name: _replace(value, texts) for name, value in container.env.items()} | env

@@ -16,9 +16,11 @@ from prometheus_client import CollectorRegistry
 from pydantic_settings import BaseSettings
 
 from deploy import write_mesh
+from dexorder.setup import secrets
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.messaging.curve import make_keys
 from dexorder_common.metrics import CallMetrics
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
@@ -44,6 +46,8 @@ SETTINGS: dict[str, tuple[type[BaseSettings], ...]] = {
     "ingestor": (IngestorSettings,),
     "spark": (SparkSettings, CatalogSettings),
 }
+PREFIXES = {"events": "GATEWAY"}
+"""Parts whose variables have another prefix than their name."""
 GIVEN_BY_OTHERS = {"up"} | {f"process_{name}" for name in ("resident_memory_bytes",)}
 """Metrics of Prometheus itself and of the client library's process collector."""
 
@@ -120,7 +124,8 @@ def mounted(folder: Path) -> dict[str, str]:
     (folder / "containers" / "containers.yaml").write_text(
         'containers: [{container: relay, client_id: relay, users: "*"}]'
     )
-    return {f"/{name}/": f"{folder}/{name}/" for name in ("tls", "curve", "callers", "containers")} | {
+    secrets.make(folder / "secrets")
+    return {f"/{name}/": f"{folder}/{name}/" for name in ("tls", "curve", "callers", "containers", "secrets")} | {
         "/curve/clients": f"{folder}/curve/clients"
     }
 
@@ -131,11 +136,11 @@ def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pyte
     for name, module, environment in files():
         seen.add(name)
         assert find_spec(module + ".__main__"), module
-        channel = [f"DEXORDER_CHANNEL_{each}" for each in ("TLS_CA",)]
+        channel = variables(ChannelSettings)
         others = [f"DEXORDER_{each}_" for each in ("RELAY", "GATEWAY", "UDSOURCE", "INGESTOR", "SPARK", "EVENTS")]
         readers: list[type[BaseSettings]] = [*SETTINGS[name], CatalogSettings]
         known = {variable for settings in readers for variable in variables(settings)}
-        known |= {"DEXORDER_EXCHANGES", "OTEL_EXPORTER_OTLP_ENDPOINT", "DEXORDER_TOKEN", *channel}
+        known |= {"DEXORDER_EXCHANGES", "OTEL_EXPORTER_OTLP_ENDPOINT", *channel}
         every = {variable for each in SETTINGS.values() for settings in each for variable in variables(settings)}
         own = tuple(prefix for prefix in others if any(each.startswith(prefix) for each in known))
         unknown = set(environment) - known
@@ -149,6 +154,8 @@ def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pyte
                 patch.setenv(variable, place + found.removeprefix(pod) if place else found)
             for settings in SETTINGS[name]:
                 settings()
+            if environment.get("DEXORDER_CHANNEL_TLS_CERTIFICATE"):
+                open_channel("relay:50051")
     assert seen == set(SETTINGS)
 
 
@@ -158,6 +165,33 @@ def test_containers_of_compose_are_confined() -> None:
         part = services[name]
         assert part["read_only"] and part["tmpfs"] == ["/tmp"], name
         assert part["cap_drop"] == ["ALL"] and part["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_each_container_of_compose_has_its_own_secrets_only() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounts = {name: [each for each in part.get("volumes", []) if "secrets" in each] for name, part in services.items()}
+    assert sorted(mounts.pop("secrets")) == sorted(f"{owner}-secrets:/secrets/{owner}" for owner in secrets.ROLES)
+    for name, own in mounts.items():
+        assert own == ([f"{name}-secrets:/secrets/{name}:ro"] if name in secrets.ROLES else []), name
+        paths = [each for each in services[name].get("environment", {}).values() if each.startswith("/secrets/")]
+        assert all(each.startswith(f"/secrets/{name}/") for each in paths), name
+    made = (DEPLOY / "Dockerfile").read_text()
+    assert all(f" /secrets/{owner} " in made for owner in secrets.ROLES), "the owner of a volume is the folder's"
+
+
+def test_images_of_compose_are_pinned_and_their_health_is_checked() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name, part in services.items():
+        image, _, version = part["image"].partition(":")
+        assert image.startswith("dexorder-") or re.match(r"v?\d+(\.\d+)+$", version), name
+    runs_once = {"secrets", "desk", "operator"}
+    assert {name for name, part in services.items() if "healthcheck" not in part} == {*runs_once, "jaeger"}
+    for name in SETTINGS:
+        port = services[name]["environment"][f"DEXORDER_{PREFIXES.get(name, name.upper())}_METRICS_LISTEN"][-4:]
+        assert f":{port}/healthz" in services[name]["healthcheck"]["test"][-1], name
+        needs = services[name]["depends_on"]
+        assert needs.pop("secrets") == {"condition": "service_completed_successfully"}, name
+        assert needs and all(each == {"condition": "service_healthy"} for each in needs.values()), name
 
 
 def counted() -> set[str]:
