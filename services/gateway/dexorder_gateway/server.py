@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -92,7 +92,8 @@ async def _serve(
         options=users.options if users else (),
         limits_of=[users.settings] if users else (),
     )
-    async with server as running, _http(settings, kafka, running), asyncio.TaskGroup() as group:
+    # The peers last: acks that the server still answers may be forwarded.
+    async with aclosing(peers), server as running, _http(settings, kafka, running), asyncio.TaskGroup() as group:
         tasks = [group.create_task(cluster.watch()) for cluster in clusters]
         tasks.append(group.create_task(_report_health(running, clusters, users)))
         if users:
@@ -108,7 +109,6 @@ async def _serve(
                 task.cancel()
             await running.begin_stop()
             await asyncio.gather(*(cluster.drain(settings.drain_seconds) for cluster in clusters))
-            await peers.close()
             log.info("drained")
 
 

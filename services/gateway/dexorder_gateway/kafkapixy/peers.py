@@ -158,7 +158,7 @@ class Peers:
             channel = open_channel(address, options=[("grpc.ssl_target_name_override", found[address])])
             self._peers[address] = _Peer(address, channel, rpc.KafkaPixyStub(channel))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the channels."""
         for peer in self._peers.values():
             await peer.channel.close()

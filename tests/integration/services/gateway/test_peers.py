@@ -204,3 +204,20 @@ async def test_the_caller_is_told_of_an_ack_that_nobody_takes(
     async with balanced(alone) as stub:
         with told(grpc.StatusCode.INTERNAL, "does not read topic .* here"):
             await stub.Ack(pb.AckRq(topic=topic, group="another", partition=1, offset=3))
+
+
+async def test_an_ack_that_waits_for_a_peer_when_the_gateway_stops_is_refused_and_may_be_sent_again(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(PARTITIONS)
+    fill(write, topic)
+    gateway = start_gateway(**FAST, peers=f"127.0.0.1:{free_ports(1)[0]}", drain_seconds=1.0)
+    async with grpc.aio.insecure_channel(gateway.address) as channel:
+        stub: Any = rpc.KafkaPixyStub(channel)
+        ack = asyncio.ensure_future(stub.Ack(pb.AckRq(topic=topic, group=topic, partition=1, offset=3)))
+        await asyncio.sleep(0.3)
+        assert not ack.done()
+        gateway.begin_stop()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ack
+    assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), caught.value
