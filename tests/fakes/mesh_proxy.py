@@ -77,12 +77,14 @@ class RepeatingProxy(grpc.GenericRpcHandler):
         targets: Servers, used in turn, as a proxy that balances calls does.
     Attributes:
         lost: Calls whose first answer is still to be lost.
+        loses_all: Whether each call loses its first answer.
         marks: Whether it numbers the attempts, as Envoy does.
         answers: Answers, or statuses, that the servers gave, the lost ones among them.
     """
 
     def __init__(self, *targets: str, marks: bool = True) -> None:
         self.lost = 0
+        self.loses_all = False
         self.marks = marks
         self.answers: list[Any] = []
         self._channels = [grpc.aio.insecure_channel(target) for target in targets]
@@ -96,8 +98,8 @@ class RepeatingProxy(grpc.GenericRpcHandler):
             attempt = 1
             while True:
                 metadata = [*given, (ATTEMPTS, str(attempt))] if self.marks else given
-                lose = self.lost > 0
-                self.lost -= lose
+                lose = self.lost > 0 or (self.loses_all and attempt == 1)
+                self.lost -= self.lost > 0
                 try:
                     method: Any = self._next().unary_unary(details.method)
                     answer: bytes = await method(request, metadata=metadata)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.fakes.mesh_proxy import RepeatingProxy, ResettingProxy
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, PATIENCE_S, event
 from tests.integration.events.rig import Rig, publisher
+from tests.integration.events.sessions import bearer
 
 WEB = given.WEB
 
@@ -84,6 +86,34 @@ async def test_an_event_whose_answer_is_lost_is_one(rig: Rig) -> None:
         assert len(proxy.answers) == 2 * len(sent)
         assert [(await session.take()).event.event_id for _ in sent] == [each.event_id for each in sent]
     assert len(await rig.records(user)) == len(sent)
+
+
+async def test_acks_contacts_and_presence_whose_answers_are_lost_count_once(rig: Rig) -> None:
+    user, proxy = rig.user(), RepeatingProxy(rig.gateway.address, marks=False)
+    proxy.loses_all = True
+    async with (
+        proxy.listening() as address,
+        grpc.aio.insecure_channel(address) as channel,
+        rig.container() as container,
+    ):
+        mine: Any = {"metadata": bearer(rig.token(user)), "timeout": PATIENCE_S}
+        contacts: Any = rpc.ContactServiceStub(channel)
+        await contacts.SetContacts(pb.SetContactsRequest(contacts=pb.Contacts(email=f"{user}@example.com")), **mine)
+        assert (await rig.contacts(user)).email == f"{user}@example.com"
+        presence = pb.ReportPresenceRequest(user_id=user, channel=given.TELEGRAM, active_seconds=60)
+        await contacts.ReportPresence(presence, timeout=PATIENCE_S)
+        sent = event(user, f"c-{user}", CRITICAL, [WEB])
+        async with rig.session(user, "native") as session:
+            await container.queued(sent)
+            place = session.place(await session.next())
+            acks: Any = rpc.EventServiceStub(channel)
+            await acks.AckEvent(pb.AckEventRequest(cursor=place, kind=pb.ACK_KIND_RECEIVED), **mine)
+            assert len(proxy.answers) == 6, "each call was made twice"
+            assert (await container.told(sent)).status == given.DELIVERED
+            await container.hears_nothing()
+            await session.hears_nothing()
+    (record,) = await rig.records(user)
+    assert record.status == given.DELIVERED and len(record.attempts) == 1
 
 
 async def test_a_stream_that_a_proxy_resets_is_opened_again_for_the_same_event(

@@ -16,7 +16,7 @@ import pytest
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fakes.mesh_proxy import ATTEMPTS, RepeatingProxy
-from tests.gateway_thread import GatewayThread, MakeTopic, Write, numbers, records
+from tests.gateway_thread import GatewayThread, MakeTopic, Write, committed, numbers, records
 
 pytestmark = pytest.mark.kafka
 
@@ -165,3 +165,20 @@ async def test_an_ack_that_is_repeated_is_one(
         proxy.lost = 1
         await stub.Ack(pb.AckRq(topic=topic, group=topic, partition=found.partition, offset=found.offset))
         assert (await consume(stub, topic, no_ack=True)).offset == 1
+
+
+async def test_offsets_whose_answer_is_lost_are_set_once(
+    shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(4))
+    async with behind(shared_gateway) as (proxy, stub):
+        for _ in range(3):
+            await consume(stub, topic, auto_ack=True)
+        proxy.lost = 1
+        places = [pb.PartitionOffset(partition=0, offset=1, metadata="")]
+        await stub.SetOffsets(pb.SetOffsetsRq(topic=topic, group=topic, offsets=places))
+        assert isinstance(proxy.answers[-2], bytes), "the first attempt was carried out"
+        assert committed(kafka, topic)[0] == 1
+        again = [(await consume(stub, topic, auto_ack=True)).offset for _ in range(3)]
+    assert again == [1, 2, 3]
