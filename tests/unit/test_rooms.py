@@ -22,7 +22,7 @@ LAYERS = {
     " | setup | errors",
     "dexorder_cep": "run | compile | language",
     "dexorder_common": "exchanges | rpc | kafka lake messaging metrics | storage"
-    " | config | tracing logs | model clock packages",
+    " | config proxies | tracing logs | model clock packages",
     "dexorder_exchange_sim": "__main__ | server | .",
     "dexorder_gateway": "__main__ | server | events/server | events/service events/publisher_service | events/sessions"
     " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery"

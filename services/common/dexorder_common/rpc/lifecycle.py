@@ -30,7 +30,8 @@ from dexorder_common import logs, tracing
 from dexorder_common.config import BadSettings, split_address
 from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, parse_networks, read_callers
+from dexorder_common.proxies import parse_networks
+from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, read_callers
 from dexorder_common.rpc.policy import Admit, InternalText
 from dexorder_common.rpc.server_info import add_server_info
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor

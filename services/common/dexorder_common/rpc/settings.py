@@ -10,7 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import is_loopback
-from dexorder_common.rpc.identity import is_proxy, parse_networks, peer_address, read_callers
+from dexorder_common.proxies import is_proxy, parse_networks, peer_address
+from dexorder_common.rpc.identity import read_callers
 from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS
 
 

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dexorder_common import proxies
 from dexorder_common.config import load_settings
 from dexorder_common.model.errors import Unauthenticated
 from dexorder_common.rpc import identity
@@ -471,7 +472,7 @@ def element(uri: str, *more: str) -> str:
     ],
 )
 def test_the_last_proxy_names_the_caller(header: str, found: str) -> None:
-    assert identity.forwarded_uri(header) == found
+    assert proxies.forwarded_uri(header) == found
 
 
 @pytest.mark.parametrize(
@@ -488,7 +489,7 @@ def test_the_last_proxy_names_the_caller(header: str, found: str) -> None:
 )
 def test_a_header_without_one_name_names_nobody(header: str) -> None:
     with pytest.raises(Unauthenticated, match="URIs in the last element of x-forwarded-client-cert"):
-        identity.forwarded_uri(header)
+        proxies.forwarded_uri(header)
 
 
 class Call:
@@ -524,7 +525,7 @@ class Call:
 def test_only_a_proxy_may_name_a_caller(peer: str, may: bool, tmp_path: Path) -> None:
     path = write_callers(tmp_path / "callers.yaml", {"client_id": "desk", "uri": DESK})
     file = WatchedFile(path, "callers", read_callers)
-    networks = identity.parse_networks("10.1.0.0/16")
+    networks = proxies.parse_networks("10.1.0.0/16")
     admission = identity.Admission("forwarded", file, {NAME: (Role.CLIENT,)}, (), networks)
     call = Call(peer, ("x-forwarded-client-cert", element(SPARK)), ("x-forwarded-client-cert", element(DESK)))
 
@@ -556,7 +557,7 @@ def of_jwt(tmp_path: Path, peer: str, *payloads: str, metadata: str = "x-jwt-pay
     path = write_callers(tmp_path / "callers.yaml", desk, {"client_id": SPARK, "role": "pipeline"})
     file = WatchedFile(path, "callers", read_callers)
     roles = {NAME: tuple(Role)}
-    admission = identity.Admission("forwarded", file, roles, (), identity.parse_networks("10.1.0.0/16"), metadata)
+    admission = identity.Admission("forwarded", file, roles, (), proxies.parse_networks("10.1.0.0/16"), metadata)
     entries = [("x-jwt-payload", each) for each in payloads]
     call = Call(peer, ("x-forwarded-client-cert", element(SPARK)), *entries)
 
