@@ -47,6 +47,7 @@ GRPC_PORTS = {"relay": 50051, "udsource": 50052, "gateway": 50053, "events": 500
 OTHER_PORTS = {"broker": 5567, "fast": 5570, "guaranteed": 5571, "web": 8080}
 METRICS = {"relay": 9464, "ingestor": 9465, "gateway": 9466, "events": 9466, "udsource": 9467, "spark": 9468}
 NOT_REPEATED = ("/KafkaPixy/Produce", "/dexorder.kafka.v1.RecordService/ProduceMany", "/KafkaPixy/ConsumeNAck")
+LINKERD = "policy.linkerd.io"
 RETRY_ON = "connect-failure,refused-stream,unavailable,cancelled"
 
 
@@ -75,8 +76,12 @@ def principal(account: str) -> str:
     return f"{TRUST_DOMAIN}/ns/{NAMESPACE}/sa/{account}"
 
 
+def _accounts(roles: Collection[str]) -> list[str]:
+    return sorted(part for part, own in PARTS.items() if set(own) & set(roles))
+
+
 def _principals(roles: Collection[str]) -> list[str]:
-    return sorted(principal(part) for part, own in PARTS.items() if set(own) & set(roles))
+    return [principal(account) for account in _accounts(roles)]
 
 
 def _object(kind: str, name: str, spec: Rule, version: str = "security.istio.io/v1") -> Rule:
@@ -85,6 +90,10 @@ def _object(kind: str, name: str, spec: Rule, version: str = "security.istio.io/
 
 def _selector(part: str) -> Rule:
     return {"selector": {"matchLabels": {"app": part}}}
+
+
+def _pods_of(part: str) -> Rule:
+    return {"podSelector": {"matchLabels": {"app": part}}}
 
 
 def _port(part: str, name: str) -> str:
@@ -122,6 +131,43 @@ def peer_authentication(part: str) -> Rule:
         "portLevelMtls": {str(METRICS[part]): {"mode": "PERMISSIVE"}},
     }
     return _object("PeerAuthentication", part, spec)
+
+
+def linkerd_port(part: str, number: int, rules: list[Rule]) -> list[Rule]:
+    """Return Linkerd's objects for a port of a part: the port, and who may connect to it.
+
+    With `security: tls` the proxy sees bytes, so a port has one rule, as in an ambient mesh. A port that no account of
+    the suite calls lets nobody in until another AuthorizationPolicy names its Server.
+    """
+    name = f"{part}-{number}"
+    spec = {**_pods_of(part), "port": number, "proxyProtocol": "HTTP/1" if number in METRICS.values() else "opaque"}
+    server = _object("Server", name, spec, f"{LINKERD}/v1beta3")
+    (row,) = _merged(rules)
+    if "roles" not in row:
+        return [server, _linkerd_policy(name, "NetworkAuthentication", "anyone")]
+    accounts = _accounts(row["roles"])
+    if not accounts:
+        return [server]
+    refs = [{"kind": "ServiceAccount", "name": account} for account in accounts]
+    known = _object("MeshTLSAuthentication", name, {"identityRefs": refs}, f"{LINKERD}/v1alpha1")
+    return [server, known, _linkerd_policy(name, "MeshTLSAuthentication", name)]
+
+
+def linkerd() -> list[Rule]:
+    """Return the policies of a Linkerd mesh."""
+    networks = [{"cidr": "0.0.0.0/0"}, {"cidr": "::/0"}]
+    found = [_object("NetworkAuthentication", "anyone", {"networks": networks}, f"{LINKERD}/v1alpha1")]
+    for part, ports in access().items():
+        found += linkerd_port(part, METRICS[part], [{}])
+        for name, rows in ports.items():
+            found += linkerd_port(part, int(_port(part, name)), rows)
+    return found
+
+
+def _linkerd_policy(server: str, kind: str, name: str) -> Rule:
+    target = {"group": LINKERD, "kind": "Server", "name": server}
+    spec = {"targetRef": target, "requiredAuthenticationRefs": [{"group": LINKERD, "kind": kind, "name": name}]}
+    return _object("AuthorizationPolicy", server, spec, f"{LINKERD}/v1alpha1")
 
 
 def destination(part: str) -> Rule:
@@ -215,15 +261,16 @@ def components() -> dict[str, list[Rule]]:
         ambient.append(peer_authentication(part))
     sidecars = {"metadata": {"annotations": _ISTIO, "labels": {"sidecar.istio.io/inject": "true"}}}
     by_node = {"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}}}
-    linkerd = [_pods({"metadata": {"annotations": _LINKERD}})]
+    in_linkerd = [_pods({"metadata": {"annotations": _LINKERD}})]
     on_services = {"metadata": {"name": "any", "annotations": {"config.linkerd.io/opaque-ports": OPAQUE}}}
-    linkerd.append(_patch({"kind": "Service"}, on_services))
+    in_linkerd.append(_patch({"kind": "Service"}, on_services))
     return {
         "istio/kustomization.yaml": [_component([_pods(sidecars), *_without_secrets()], "policies.yaml")],
         "istio/policies.yaml": istio,
         "ambient/kustomization.yaml": [_component([_pods(by_node)], "policies.yaml")],
         "ambient/policies.yaml": ambient,
-        "linkerd/kustomization.yaml": [_component(linkerd)],
+        "linkerd/kustomization.yaml": [_component(in_linkerd, "policies.yaml")],
+        "linkerd/policies.yaml": linkerd(),
     }
 
 

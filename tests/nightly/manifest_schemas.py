@@ -1,4 +1,4 @@
-"""Check manifests against the schemas of Kubernetes, Istio and the Gateway API, in an environment of its own.
+"""Check manifests against the schemas of Kubernetes, Istio, the Gateway API and Linkerd, in an environment of its own.
 
 The types of Kubernetes come from a Python package, the others from the CustomResourceDefinitions in two Go modules.
 Fields that a schema does not know are problems. Rules in CEL are not evaluated.
@@ -7,6 +7,8 @@ Fields that a schema does not know are problems. Rules in CEL are not evaluated.
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import venv
@@ -61,9 +63,13 @@ print(json.dumps(problems))
 """
 
 
+LINKERD_CRDS = "DEXORDER_LINKERD_CRDS"
+"""Variable with the folder ``charts/linkerd-crds/templates/policy`` of Linkerd's sources, which no module has."""
+
+
 def crd_files() -> list[Path]:
     """Return the files with the definitions; CalledProcessError if a module can't be had."""
-    found: list[Path] = []
+    found = sorted(Path(os.environ[LINKERD_CRDS]).glob("*.yaml")) if LINKERD_CRDS in os.environ else []
     for module, pattern in MODULES.items():
         done = subprocess.run(["go", "mod", "download", "-json", module], check=True, capture_output=True, cwd="/")
         found += sorted(Path(json.loads(done.stdout)["Dir"]).glob(pattern))
@@ -74,7 +80,8 @@ def schemas() -> dict[str, Any]:
     """Return the schemas of the definitions by apiVersion and kind."""
     found = {}
     for file in crd_files():
-        for each in yaml.load_all(file.read_text(), yaml.CSafeLoader):
+        text = re.sub(r"^.*\{\{.*$", "", file.read_text(), flags=re.M)  # Helm's expressions, in metadata
+        for each in yaml.load_all(text, yaml.CSafeLoader):
             if each and each["kind"] == "CustomResourceDefinition":
                 spec = each["spec"]
                 for version in spec["versions"]:

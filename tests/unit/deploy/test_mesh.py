@@ -104,6 +104,48 @@ def test_without_a_look_at_calls_a_stranger_reaches_no_port_but_metrics_and_the_
         assert ports == {str(write_mesh.METRICS[part]), *(["8080"] if part == "events" else [])}, part
 
 
+def linkerd_allows(objects: list[Object]) -> dict[tuple[str, int], frozenset[str] | None]:
+    """Return the accounts that may connect to each port of a part; None is anybody."""
+    known = {
+        (each["kind"], each["metadata"]["name"]): each["spec"]
+        for each in objects
+        if each["apiVersion"].startswith("policy.linkerd.io/")
+    }
+    found: dict[tuple[str, int], frozenset[str] | None] = {}
+    for (kind, name), spec in known.items():
+        if kind != "Server":
+            continue
+        labels = spec["podSelector"]["matchLabels"]
+        place = (labels.get("app") or labels["app.kubernetes.io/component"], spec["port"])
+        policy = known.get(("AuthorizationPolicy", name))
+        if policy is None:
+            found[place] = frozenset()
+            continue
+        assert policy["targetRef"]["name"] == name
+        (ref,) = policy["requiredAuthenticationRefs"]
+        proof = known[ref["kind"], ref["name"]]
+        accounts = (f"{each.get('namespace', '')}/{each['name']}" for each in proof.get("identityRefs", ()))
+        found[place] = None if ref["kind"] == "NetworkAuthentication" else frozenset(accounts)
+    return found
+
+
+def test_linkerd_lets_in_whom_an_ambient_mesh_lets_in() -> None:
+    """Both see ports, not calls; a port without a Server would be open to all by Linkerd's default."""
+    found = linkerd_allows(component("linkerd"))
+    numbers = {(part, number) for part, number in (*write_mesh.GRPC_PORTS.items(), *write_mesh.METRICS.items())}
+    numbers |= {(part, write_mesh.OTHER_PORTS[name]) for part, ports in write_mesh.TCP.items() for name in ports}
+    assert found.keys() == numbers
+    for part, rules in policies(component("ambient")).items():
+        for place in (each for each in found if each[0] == part):
+            names = [{name.rpartition("/")[2] for name in who} for who, port, _ in rules if port == str(place[1])]
+            anybody = any(not who for who in names)
+            mine = found[place]
+            assert (mine is None) == anybody, place
+            if mine is not None:
+                assert {name.removeprefix("/") for name in mine} == set().union(*names), place
+    assert found["events", 5571] == frozenset() and found["relay", 5567] == frozenset({"/ingestor"})
+
+
 def test_anybody_may_call_only_what_checks_its_callers_in_another_way() -> None:
     opened = {f"/{name}/*" for name in (*OPEN_SERVICES, *events.OWN_IDENTITY)}
     for found in policies(component("istio")).values():
@@ -127,7 +169,7 @@ def test_calls_that_may_change_something_twice_are_not_repeated() -> None:
 
 
 def shipped() -> Iterator[Path]:
-    yield from (DEPLOY / "kubernetes").rglob("*.yaml")
+    yield from (DEPLOY / "compose.yaml", *(DEPLOY / "kubernetes").rglob("*.yaml"))
     yield from (path for path in (DEPLOY / "helm").rglob("*") if path.suffix in (".yaml", ".tpl", ".json"))
 
 
@@ -164,3 +206,12 @@ def test_the_chart_has_the_policies_of_the_component() -> None:
         objects = rendered("--namespace", "dexorder", "--set", f"mesh={mesh}")
         text = yaml.safe_dump(objects).replace("/sa/dexorder-", "/sa/")
         assert policies(yaml.safe_load(text)) == policies(component(mesh))
+    objects = rendered("--namespace", "dexorder", "--set", "mesh=linkerd")
+    text = yaml.safe_dump(objects).replace("name: dexorder-", "name: ")
+    assert linkerd_allows(yaml.safe_load(text)) == linkerd_allows(component("linkerd"))
+    desk = "linkerd.accounts.client[0].name=desk,linkerd.accounts.client[0].namespace=quant"
+    allows = linkerd_allows(rendered("--namespace", "dexorder", "--set", f"mesh=linkerd,{desk}"))
+    assert {place for place, who in allows.items() if who and "quant/desk" in who} == {
+        ("relay", 50051),
+        *((part, number) for part, number in write_mesh.GRPC_PORTS.items() if part != "relay"),
+    }
