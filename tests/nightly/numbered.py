@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 from confluent_kafka import KafkaError, Producer
 
+from dexorder_common.rpc.client_retry import Failure, is_failure
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import GatewayUser
 from tests.nightly.runner import Loop
@@ -29,6 +30,12 @@ BEHIND = 30
 CALL_SECONDS = 120.0
 _GOING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """The gateway or Kafka is stopping or starting, or the test has closed the connection."""
+
+
+def _is_going(error: grpc.RpcError) -> bool:
+    """Return whether a gateway or Kafka goes or comes, or a proxy between this caller and the gateway does."""
+    late = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    return error.code() in _GOING or (is_failure(error, Failure.UNANSWERED) and not late)
 
 
 Place = tuple[int, int]
@@ -186,7 +193,7 @@ class Reader(Loop):
             answer = self._gateway.stub.ConsumeNAck(self._request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             self.last()  # no records, or the gateway stops and waits for these acks
-            if error.code() in _GOING:
+            if _is_going(error):
                 self.pause()
             elif error.code() != grpc.StatusCode.NOT_FOUND:
                 self._ledger.unexpected[f"ConsumeNAck: {error.code()} {error.details()}"] += 1
@@ -206,7 +213,7 @@ class Reader(Loop):
             self._gateway.stub.Ack(place, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             # INTERNAL: the partition went to another gateway, which delivers the record again.
-            if error.code() not in {*_GOING, grpc.StatusCode.INTERNAL}:
+            if not _is_going(error) and error.code() != grpc.StatusCode.INTERNAL:
                 self._ledger.unexpected[f"Ack: {error.code()} {error.details()}"] += 1
             return
         self._ledger.ack(int(answer.message), read)
@@ -249,6 +256,9 @@ class PixyWriter(Loop):
         numbers: Source of numbers, shared by all writers of a ledger.
     """
 
+    REFUSALS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED})
+    """Statuses with which a record may be refused."""
+
     def __init__(
         self, gateway: GatewayUser, topic: str, ledger: Ledger, numbers: Callable[[], int], *, async_mode: bool
     ) -> None:
@@ -271,7 +281,7 @@ class PixyWriter(Loop):
             answer = self._gateway.stub.Produce(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             self.refused += 1
-            if error.code() not in {*_GOING, grpc.StatusCode.RESOURCE_EXHAUSTED}:
+            if not _is_going(error) and error.code() not in self.REFUSALS:
                 self._ledger.unexpected[f"Produce: {error.code()} {error.details()}"] += 1
             self.pause()
             return

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import jwt
@@ -27,7 +27,8 @@ from dexorder_common.rpc import streams
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2_grpc as rpc
 from tests.fixtures_tls import Authority
-from tests.nightly.envoy import Sidecar, Workload
+from tests.nightly.envoy import Sidecar
+from tests.nightly.envoy_config import Times, Workload
 from tests.nightly.test_mesh import NOTIFICATIONS, announced, envoy, received
 from tests.rig.processes import free_ports
 from tests.rig.report import print_campaign
@@ -48,26 +49,19 @@ class Way:
     stranger: Workload
 
 
-class Profile(NamedTuple):
-    """Timeouts of both sidecars, in seconds; 0 for none."""
-
-    route: float = 0
-    idle: float = 0
-
-
-ISTIO = Profile()
+ISTIO = Times()
 
 
 @asynccontextmanager
 async def meshed(
-    envoy: Path, folder: Path, address: str, profile: Profile = ISTIO, *, filters: Sequence[dict[str, Any]] = ()
+    envoy: Path, folder: Path, address: str, times: Times = ISTIO, *, filters: Sequence[dict[str, Any]] = ()
 ) -> AsyncIterator[Way]:
     authority = Authority(folder / "mesh")
     desk, relay, other = (
         Workload(authority.workload(f"{SPIFFE}/{name}"), authority.ca) for name in ("desk", "relay", "other")
     )
-    inbound = Sidecar(envoy, folder, [address], profile.route, profile.idle, relay, None, filters)
-    outbound = Sidecar(envoy, folder, [inbound.address], profile.route, profile.idle, presents=desk)
+    inbound = Sidecar(envoy, folder, [address], times, relay, None, filters)
+    outbound = Sidecar(envoy, folder, [inbound.address], times, presents=desk)
     with inbound.running(), outbound.running():
         yield Way(outbound, inbound, other)
 
@@ -166,7 +160,7 @@ async def drained_and_replaced(sidecar: Sidecar) -> None:
     await killed(sidecar)
 
 
-PROFILES = {"istio": ISTIO, "envoy": Profile(route=15, idle=300), "short": Profile(route=1, idle=2)}
+PROFILES = {"istio": ISTIO, "envoy": Times(route=15, idle=300), "short": Times(route=1, idle=2)}
 Strike = Callable[[Sidecar], Awaitable[None]]
 STRIKES: tuple[Strike, ...] = (killed, frozen, frozen_and_replaced, drained_and_replaced)
 

@@ -99,7 +99,7 @@ class Listener(Loop):
             # cut every few seconds, so that the end of the campaign and each resume are both met
             for item in BlockingRelayStubs(channel).history.WatchNotifications(request, timeout=5):
                 assert not item.HasField("reset"), item
-                if item.HasField("opened"):
+                if not item.HasField("notification"):
                     continue
                 note = item.notification.ready
                 status = ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(note.status)

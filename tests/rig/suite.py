@@ -27,6 +27,7 @@ from dexorder_common.model.history import RequestRecord, RequestState
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso_microseconds
 from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.client_retry import Failure, is_failure
 from dexorder_common.rpc.history_messages import decode_record
 from dexorder_common.rpc.relay_stubs import BlockingRelayStubs
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
@@ -35,6 +36,7 @@ from tests.paths import ROOT
 from tests.rig.processes import free_block, metric_at, until
 
 READY_SECONDS = 180
+
 _READY = re.compile(r"\] (all parts are ready|ready: )")
 
 
@@ -110,7 +112,7 @@ class Suite:
                     pb.GetRequestRequest(request_id=request_id), timeout=5
                 )
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            if is_failure(error, Failure.UNANSWERED):
                 return None
             raise
         return decode_record(answer.record)
@@ -187,13 +189,15 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
 
 
 @contextmanager
-def running_suite_at(base_port: int, directory: Path, *options: str, **environment: str) -> Iterator[Suite]:
-    """Run a suite as ``running_suite`` does, with known ports."""
+def running_suite_at(
+    base_port: int, directory: Path, *options: str, command: str = "dexorder up", **environment: str
+) -> Iterator[Suite]:
+    """Run a suite as ``running_suite`` does, with known ports; ``command`` is a module and its first words."""
     marker = uuid.uuid4().hex
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dexorder", "up", "--dir", str(directory), "--base-port", str(base_port), *options],
+            [sys.executable, "-m", *command.split(), "--dir", str(directory), "--base-port", str(base_port), *options],
             cwd=ROOT,
             env=os.environ | environment | {MARKER: marker},
             stdout=log,

@@ -1,0 +1,191 @@
+"""Load on a suite in a mesh, and the account of each record and event: 0 lost, 0 doubled, 0 acks swallowed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from typing import Self
+
+import grpc
+from confluent_kafka import Consumer, TopicPartition
+
+from dexorder.errors import GatewayUnreachable
+from dexorder.events import Publisher
+from dexorder.events import gateway_client as client
+from dexorder.events.outcomes import Outcome
+from dexorder_gateway.events.sessions.user_tokens import sign
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
+from tests.gateway_thread import GatewayUser
+from tests.integration.events.container import CRITICAL, event
+from tests.nightly.meshed_suite import MeshedSuite
+from tests.nightly.numbered import Ledger, NoCommits, PixyWriter, Reader
+from tests.rig.kafka import create_topic
+from tests.rig.processes import until
+
+PARTITIONS = 4
+PATIENCE_S = 120.0
+USER = "alice"
+
+
+class MeshWriter(PixyWriter):
+    """Writer whose calls a proxy may repeat; the gateway then answers ABORTED, and the record may be there."""
+
+    PAUSE_S = 0.05
+    REFUSALS = PixyWriter.REFUSALS | {grpc.StatusCode.ABORTED}
+
+    def step(self) -> None:
+        super().step()
+        self.pause()
+
+
+class Records(ExitStack):
+    """Numbered records that go through both gateways, and consumers that ack them; a context manager."""
+
+    def __init__(self, suite: MeshedSuite) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self._suite = suite
+        self._kafka = suite.address("kafka")
+        self._user = GatewayUser()
+
+    def __enter__(self) -> Self:
+        self.topic = create_topic(self._kafka, PARTITIONS)
+        self._user.connect(self._suite.reached("gateway"))
+        numbers = itertools.count()
+        self._readers = [Reader(self._user, self.topic, self.ledger) for _ in range(2)]
+        for each in self._readers:
+            self.enter_context(each)
+        writer = MeshWriter(self._user, self.topic, self.ledger, lambda: next(numbers), async_mode=False)
+        self.writer = self.enter_context(writer)
+        return self
+
+    def killed(self) -> None:
+        """Record that one of the gateways is being killed, with the acks that it has not committed."""
+        now_s = time.monotonic()
+        self.ledger.no_commits(self._user, NoCommits(now_s, now_s))
+
+    def check(self) -> None:
+        """Wait until everything is acked; then check the account, and that Kafka has the acks."""
+        self.writer.stop()
+        until(self.ledger.all_acked, PATIENCE_S, self._suite.logs)
+        until(lambda: self._left() == 0, PATIENCE_S, self._suite.logs)
+        self.close()
+        self.ledger.fail_if_wrong()
+
+    def _left(self) -> int:
+        """Return the records that the group's commits do not cover."""
+        consumer = Consumer({"bootstrap.servers": self._kafka, "group.id": self.topic, "log_level": 2})
+        try:
+            parts = [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
+            ends = [consumer.get_watermark_offsets(part, timeout=30)[1] for part in parts]
+            commits = [max(0, part.offset) for part in consumer.committed(parts, timeout=30)]
+            time.sleep(0.2)
+            return sum(ends) - sum(commits)
+        finally:
+            consumer.close()
+
+
+class Events:
+    """User events by gRPC and by ZeroMQ, and a session that receives them; a context manager.
+
+    Attributes:
+        heard: How often the session has had each event.
+        ends: The ends of each event that its publisher was told.
+    """
+
+    def __init__(self, suite: MeshedSuite) -> None:
+        self.heard: Counter[str] = Counter()
+        self.sent: list[str] = []
+        self.ends: Counter[tuple[str, str]] = Counter()
+        self.notes: Counter[str] = Counter()
+        self._suite = suite
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="events")
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Wait until every event is final; then check that each came once and was told as delivered."""
+        self.__exit__()
+        assert self._error is None, self._error
+        assert self.heard == Counter(self.sent), self.heard - Counter(self.sent) or Counter(self.sent) - self.heard
+        assert self.ends == Counter((each, "DELIVERED") for each in self.sent)
+
+    async def _main(self) -> None:
+        try:
+            session = asyncio.create_task(self._session())
+            await asyncio.gather(self._by_zmq(), self._by_grpc())
+            async with asyncio.timeout(PATIENCE_S):
+                while len(self.heard) < len(self.sent):
+                    assert not session.done(), session.result()
+                    await asyncio.sleep(0.1)
+            session.cancel()
+            await asyncio.wait((session,))
+        except BaseException as error:
+            self._error = error
+
+    async def _session(self) -> None:
+        key = self._suite.directory / "jwt-keys" / "suite.key"
+
+        def handle(message: pb.WatchEventsResponse, cursor: pb.Cursor) -> bool:
+            assert not message.HasField("reset"), message
+            if message.HasField("event"):
+                self.heard[message.event.event.event_id] += 1
+            return True
+
+        def note(text: str) -> None:
+            self.notes[text] += 1
+
+        address = self._suite.reached("events")
+        await client.follow(
+            address, lambda: sign(key, USER), None, handle, client_name="desk", receive=True, on_note=note
+        )
+
+    async def _by_zmq(self) -> None:
+        fast, sure = (f"tcp://{self._suite.reached(port)}" for port in ("events_sub", "events_router"))
+        outbox = self._suite.directory / "outbox.db"
+        with Publisher(outbox=outbox, fast=fast, guaranteed=sure, on_outcome=self._ended) as publisher:
+            for number in itertools.count():
+                if self._stopping.is_set():
+                    break
+                self.sent.append(f"z{number}")
+                publisher.submit_event(event(USER, self.sent[-1], CRITICAL, [given.WEB]))
+                await asyncio.sleep(0.1)
+            async with asyncio.timeout(PATIENCE_S):
+                while sum(name.startswith("z") for name, _ in self.ends) < number:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+
+    def _ended(self, outcome: Outcome) -> None:
+        self.ends[outcome.event_id, outcome.status.name] += 1
+
+    async def _by_grpc(self) -> None:
+        for number in itertools.count():
+            if self._stopping.is_set():
+                break
+            made = event(USER, f"g{number}", CRITICAL, [given.WEB])
+            self.sent.append(made.event_id)
+            async with asyncio.timeout(PATIENCE_S):
+                status = await self._published(made)
+            self.ends[made.event_id, status] += 1
+            await asyncio.sleep(0.1)
+
+    async def _published(self, made: given.UserEvent) -> str:
+        """Return the last status of an event; a first call that finds nobody is made again."""
+        while True:
+            with suppress(GatewayUnreachable):
+                async for ack in client.publish(self._suite.reached("events"), made):
+                    last = ack
+                return given.AckStatus.Name(last.status)
+            await asyncio.sleep(0.2)
