@@ -14,11 +14,13 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as rows_pb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as trigger_pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as udf_pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as udf_rpc
 from tests.fakes.mesh_proxy import RepeatingProxy
 from tests.unit.services.relay.harness import TICKER, Suite, refused, request, suite
+from tests.unit.services.relay.service.test_receipts import wanted
 from tests.unit.services.relay.triggers.test_trigger_rpc import SQL
 
 
@@ -92,3 +94,13 @@ async def test_udfs_are_started_and_stopped_once(tmp_path: Path) -> None:
             assert anew.generation > udf_pb.StartUdfResponse.FromString(proxy.answers[-2]).generation > first.generation
             await lost(proxy, stub.StopUdf, udf_pb.StopUdfRequest(name="mean"))
             assert (await stub.StartUdf(request)).generation > anew.generation, "it had been stopped"
+
+
+async def test_a_receipt_is_kept_and_deleted_once(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s, losing(s) as (proxy, stub):
+        kept = await lost(proxy, stub.rows.CreateReceipt, wanted("r-1", s.pipeline.write(range(10))))
+        assert kept.receipt == rows_pb.CreateReceiptResponse.FromString(proxy.answers[-2]).receipt
+        assert len((await stub.rows.ListReceipts(rows_pb.ListReceiptsRequest())).receipts) == 1
+        with refused(grpc.StatusCode.NOT_FOUND, "r-1"):
+            await lost(proxy, stub.rows.DeleteReceipt, rows_pb.DeleteReceiptRequest(receipt_id="r-1"))
+        assert not (await stub.rows.ListReceipts(rows_pb.ListReceiptsRequest())).receipts

@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2 as bulk_pb
+from dexorder_protos.dexorder.kafka.v1 import record_service_pb2_grpc as bulk_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fakes.mesh_proxy import ATTEMPTS, RepeatingProxy
@@ -78,6 +80,20 @@ async def test_a_record_without_a_key_is_written_once_and_its_caller_hears_that_
         assert "an earlier attempt of this call may have been carried out; give idempotency_key" in text
         await stub.Produce(pb.ProdRq(topic=topic, message=b"last"))
     assert written(kafka, topic) == [b"0", b"last"]
+
+
+async def test_many_records_are_written_once_and_their_caller_hears_that_they_may_be(
+    shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    request = bulk_pb.ProduceManyRequest(topic=topic, records=[bulk_pb.NewRecord(value=value) for value in numbers(3)])
+    proxy = RepeatingProxy(shared_gateway.address)
+    async with proxy.listening() as address, grpc.aio.insecure_channel(address) as channel:
+        stub: Any = bulk_rpc.RecordServiceStub(channel)
+        proxy.lost = 1
+        text = await aborted(stub.ProduceMany(request))
+        assert "an earlier attempt of this call may have been carried out; turn retries off" in text
+    assert written(kafka, topic) == numbers(3)
 
 
 @pytest.mark.parametrize("peers", ["127.0.0.1:1", ""])
