@@ -413,6 +413,10 @@ def accepted() -> list[Case]:
             "SELECT o.ticker, o.`close` c FROM ohlc AS o WHERE o.`close` BETWEEN 9 AND 10 OR o.trades IN (1, 2)",
         ),
         Case("plain_null", "SELECT ts, trades + 1 AS t1, quote_volume / volume AS p FROM ohlc WHERE NOT (trades > 5)"),
+        Case(
+            "plain_crosses",
+            "SELECT ts, `close` crosses, high above, low AS below FROM ohlc AS crosses WHERE crosses.`close` > 12",
+        ),
         Case("plain_like", "SELECT ts FROM ohlc WHERE ticker LIKE '_' AND ticker NOT LIKE 'Y%' AND volume < 4"),
         Case(
             "plain_time",
@@ -569,6 +573,11 @@ def refused() -> list[Case]:
         "hop_multiple": f"SELECT window_start, COUNT(*) AS n FROM TABLE(HOP(TABLE ohlc, DESCRIPTOR(ts), INTERVAL '4' MINUTES, INTERVAL '6' MINUTES)) {KEYS}",
         "skip_to_empty": match("A B? C", HIGH, measures, skip="TO LAST B"),
         "skip_to_first_row": match("A B C", define, measures, skip="TO FIRST A"),
+        "condition_alone": "`close` > 12",
+        "crosses": "SELECT * FROM ohlc WHERE `close` CROSSES ABOVE 12",
+        "crosses_in_define": match(abc, "B AS B.`close` CROSSES BELOW 5", measures),
+        "named_value": "SELECT * FROM ohlc WHERE `close` > :level",
+        "named_value_of_lag": f"SELECT ts, LAG(`close`, :n) {LAG} AS p FROM ohlc",
         "division_by_zero": match("A B", "B AS 10 / (B.trades - B.trades) > 1", measures),
     }
     return [Case(f"refused_{name}", sql) for name, sql in plain.items()]

@@ -1,7 +1,10 @@
-"""Ask real Flink for the answers of the cases and write ``recorded.json``. Not run by the tests.
+"""Ask real Flink for the answers of the cases and write them to a file. Not run by the tests.
 
     python3.11 -m venv ENV && ENV/bin/pip install apache-flink==2.2.1
     JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 ENV/bin/python tests/peers/flink/record.py
+    JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 ENV/bin/python tests/peers/flink/record.py random
+
+The first command writes ``recorded.json``, the second one ``random.json.gz``, of the same rows.
 
 Flink needs Java 17 or 11. A query is explained first, which makes Flink refuse what it refuses; the accepted queries
 over the same rows then run as one job, each into files of its own. If that job fails, halves of it run until the
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gzip
 import json
 import re
 import sys
@@ -28,9 +32,11 @@ sys.path.insert(0, str(HERE))
 
 from cases import Case, Rows, all_cases, all_rows, as_json  # noqa: E402
 from pyflink.table import EnvironmentSettings, ExplainDetail, TableEnvironment  # noqa: E402
+from random_cases import random_cases  # noqa: E402
 
 COLUMNS = "ticker, ts, `open`, high, low, `close`, volume, quote_volume, trades"
 NULL = "NULL_"
+IN_A_JOB = 40
 END_MS = 2**63 - 1
 """Flink's watermark at the end of its input; its text has a year that no datetime has."""
 
@@ -142,28 +148,36 @@ def reason(error: Exception) -> str:
     """Return the innermost cause in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
-    return (causes[-1] if causes else lines[0] if lines else repr(error))[:300]
+    return (causes[-1] if causes else " ".join(lines[:2]) if lines else repr(error))[:300]
+
+
+def record(cases: list[Case]) -> dict[str, Any]:
+    """Return the answers to cases by name."""
+    answers: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name, rows in all_rows().items():
+            table = environment(folder, name, rows)
+            read_here = [case for case in cases if case.rows == name]
+            for case in read_here:
+                answers[case.name] = {"sql": case.sql, "reads": name, **prepare(table, folder, case)}
+                print(case.name, answers[case.name].get("refused", "accepted"), flush=True)
+            accepted = [case for case in read_here if "columns" in answers[case.name]]
+            safe = [case for case in accepted if not case.name.startswith("refused_")]
+            for batch in (safe, *([case] for case in accepted if case not in safe)):
+                for first in range(0, len(batch), IN_A_JOB):
+                    run(table, folder, batch[first : first + IN_A_JOB], answers)
+    return answers
 
 
 def main() -> None:
-    """Record all cases."""
-    answers: dict[str, Any] = {}
-    sets = all_rows()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for name, rows in sets.items():
-            table = environment(folder, name, rows)
-            cases = [case for case in all_cases() if case.rows == name]
-            for case in cases:
-                answers[case.name] = {"sql": case.sql, "reads": name, **prepare(table, folder, case)}
-                print(case.name, answers[case.name].get("refused", "accepted"), flush=True)
-            accepted = [case for case in cases if "columns" in answers[case.name]]
-            safe = [case for case in accepted if not case.name.startswith("refused_")]
-            for batch in (safe, *([case] for case in accepted if case not in safe)):
-                if batch:
-                    run(table, folder, batch, answers)
-            recorded = {"flink": "2.2.1", "rows": {n: as_json(each) for n, each in sets.items()}, "cases": answers}
-            (HERE / "recorded.json").write_text(dump(recorded))
+    """Record all cases, or the random ones."""
+    if sys.argv[1:] == ["random"]:
+        text = json.dumps({"flink": "2.2.1", "cases": record(random_cases())}, separators=(",", ":"))
+        (HERE / "random.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        return
+    recorded = {"flink": "2.2.1", "rows": {n: as_json(each) for n, each in all_rows().items()}}
+    (HERE / "recorded.json").write_text(dump({**recorded, "cases": record(all_cases())}))
 
 
 def dump(recorded: dict[str, Any]) -> str:

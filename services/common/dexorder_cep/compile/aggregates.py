@@ -16,6 +16,8 @@ from dexorder_cep.compile.arithmetic import (
     divide_integers,
     fit,
     power,
+    to_bigint,
+    to_decimal,
     wrap32,
     wrap64,
 )
@@ -95,7 +97,7 @@ def result(aggregate: WindowAggregate, state: Accumulator) -> Any:
     if not count:
         return None
     if function in _VARIANCES:
-        return _variance(count, state[1], state[2], *_VARIANCES[function])
+        return _variance(count, state[1], state[2], *_VARIANCES[function], kind)
     if kind.base == "DECIMAL" and function in ("SUM", "AVG"):
         return (
             divide_decimals(value, Decimal(count), kind.precision, kind.scale)
@@ -109,13 +111,23 @@ def result(aggregate: WindowAggregate, state: Accumulator) -> Any:
     return value
 
 
-def _variance(count: int, total: float, squares: float, sample: bool, root: bool) -> float | None:
-    """Return variance or deviation from sums, by the formula to which Flink rewrites them."""
+def _variance(count: int, total: Any, squares: Any, sample: bool, root: bool, kind: SqlType) -> Any:
+    """Return variance or deviation from sums, by Flink's formula, in the type of the values."""
     divisor = count - 1 if sample else count
     if divisor == 0:
         return None
-    found = divide_doubles(squares - total * total / count, divisor)
-    return power(found, 0.5) if root else found
+    if kind.base == "DOUBLE":
+        found: Any = divide_doubles(squares - total * total / count, divisor)
+        return power(found, 0.5) if root else found
+    if kind.base == "DECIMAL":
+        scale = kind.scale
+        mean = divide_decimals(total * total, Decimal(count), kind.precision, scale)
+        found = None if mean is None else divide_decimals(squares - mean, Decimal(divisor), kind.precision, scale)
+        return to_decimal(power(float(found), 0.5), kind.precision, scale) if root and found is not None else found
+    wrap = wrap32 if kind.base == "INT" else wrap64
+    total, squares = wrap(total), wrap(squares)
+    found = divide_integers(squares - divide_integers(wrap(total * total), count), divisor)
+    return wrap(to_bigint(power(float(found), 0.5)) if root else found)
 
 
 def of_values(aggregate: WindowAggregate, values: list[Any]) -> Any:

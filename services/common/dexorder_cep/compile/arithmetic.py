@@ -8,7 +8,9 @@ from __future__ import annotations
 import decimal
 import math
 from decimal import Decimal
+from typing import TypeAlias
 
+Number: TypeAlias = int | float | Decimal
 _EXACT = decimal.Context(prec=120, rounding=decimal.ROUND_HALF_UP)
 _QUOTIENT = decimal.Context(prec=38, rounding=decimal.ROUND_HALF_UP)
 
@@ -179,19 +181,21 @@ def root(value: float) -> float:
     return math.sqrt(value) if value >= 0 else math.nan
 
 
-def sign(value: float) -> float:
-    """Return -1, 0 or 1."""
-    return 0.0 if value == 0 else math.copysign(1.0, value)
+def sign(value: Number) -> Number:
+    """Return -1, 0 or 1 of the value's type."""
+    if isinstance(value, float):
+        return 0.0 if value == 0 else math.copysign(1.0, value)
+    return type(value)((value > 0) - (value < 0))
 
 
-def floor(value: float) -> float:
-    """Return the largest whole DOUBLE that is not larger."""
-    return float(math.floor(value)) if math.isfinite(value) else value
+def floor(value: Number) -> Number:
+    """Return the largest whole number of the value's type that is not larger."""
+    return value if not math.isfinite(value) else type(value)(math.floor(value))
 
 
-def ceiling(value: float) -> float:
-    """Return the smallest whole DOUBLE that is not smaller."""
-    return float(math.ceil(value)) if math.isfinite(value) else value
+def ceiling(value: Number) -> Number:
+    """Return the smallest whole number of the value's type that is not smaller."""
+    return value if not math.isfinite(value) else type(value)(math.ceil(value))
 
 
 def and3(*values: bool | None) -> bool | None:

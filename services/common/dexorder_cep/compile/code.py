@@ -32,7 +32,7 @@ from dexorder_cep.compile.typed import (
     PatternValue,
     Typed,
 )
-from dexorder_cep.compile.types import SqlType
+from dexorder_cep.compile.types import BOOLEAN, SqlType
 from dexorder_cep.language.refusals import TextPosition, refuse
 
 Function = Callable[..., Any]
@@ -162,7 +162,7 @@ class Emitter:
             return self._strict(operands, _COMPARE[operator])
         if operator == "IS NULL" or operator == "IS NOT NULL":
             if isinstance(operands[0], Constant):
-                return repr((operands[0].value is None) is (operator == "IS NULL"))
+                return self.value(Constant((operands[0].value is None) is (operator == "IS NULL"), BOOLEAN))
             return f"({self.value(operands[0])} is {'not ' if 'NOT' in operator else ''}None)"
         if operator.startswith("IS"):
             test = self._test(operands[0], wanted=operator.endswith("TRUE"))
@@ -177,6 +177,9 @@ class Emitter:
             return self._coalesce(operands)
         if operator == "NULLIF":
             a, b = self.temporary(), self.value(operands[1])
+            if (operands[0].type.base, operands[1].type.base) == ("DECIMAL", "DOUBLE"):
+                first = self.value(operands[0])
+                return f"(None if ({a} := {first}) is None or float({a}) == {b} else {a})"
             return f"(None if ({a} := {self.value(operands[0])}) == {b} else {a})"
         if operator in ("CONCAT", "||"):
             return self._strict(operands, f"join_texts({', '.join(f'{{{n}}}' for n in range(len(operands)))})")

@@ -52,7 +52,7 @@ def _same_number(kinds: Kinds) -> SqlType:
 
 def _whole(kinds: Kinds) -> SqlType:
     if kinds[0].base == "DECIMAL":
-        return SqlType("DECIMAL", False, kinds[0].precision - kinds[0].scale or 1, 0)
+        return SqlType("DECIMAL", False, kinds[0].precision, 0)
     return _same_number(kinds)
 
 
@@ -64,6 +64,11 @@ def _common(kinds: Kinds) -> SqlType:
 
 def _alike(kinds: Kinds) -> bool:
     return common_type(kinds) is not None
+
+
+def _compared(kinds: Kinds) -> Kinds:
+    """Return the types in which NULLIF compares: the first value stays as it is, and is the result."""
+    return [kinds[0], DOUBLE if kinds[0].base == "DOUBLE" and kinds[1].is_number else kinds[1]]
 
 
 def _text_and_numbers(kinds: Kinds) -> bool:
@@ -100,7 +105,7 @@ _TIME_PART = Signature(1, 1, "a time", _times, lambda _: None, lambda _: BIGINT)
 
 SIGNATURES: Mapping[str, Signature] = {
     "ABS": Signature(1, 1, "a number", _numbers, lambda kinds: [_same_number(kinds)], _same_number),
-    "SIGN": Signature(1, 1, "a number", _numbers, lambda _: [DOUBLE], lambda _: DOUBLE),
+    "SIGN": Signature(1, 1, "a number", _numbers, lambda kinds: [_same_number(kinds)], _same_number),
     "FLOOR": _WHOLE,
     "CEIL": _WHOLE,
     "CEILING": _WHOLE,
@@ -114,7 +119,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "LEAST": _LARGEST,
     "COALESCE": _LARGEST,
     "IFNULL": _LARGEST._replace(least=2, most=2),
-    "NULLIF": _LARGEST._replace(least=2, most=2),
+    "NULLIF": Signature(2, 2, "values of one type", _alike, _compared, lambda kinds: kinds[0]),
     "UPPER": _TEXT,
     "LOWER": _TEXT,
     "TRIM": _TEXT._replace(result=_part),
@@ -153,6 +158,6 @@ def aggregate_type(name: str, kind: SqlType, may_be_empty: bool) -> SqlType:
         return kind.or_null(nullable)
     if kind.base == "DECIMAL":
         exact = as_decimal(kind)
-        scale = max(6, exact.scale) if name == "AVG" else exact.scale
+        scale = max(6, exact.scale) if name == "AVG" or name in MORE_AGGREGATES else exact.scale
         return SqlType("DECIMAL", nullable, 38, scale)
     return kind.or_null(nullable)

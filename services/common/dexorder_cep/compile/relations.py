@@ -6,14 +6,14 @@ from collections import Counter
 from typing import NamedTuple
 
 from dexorder_cep.compile.aggregates import WindowAggregate
-from dexorder_cep.compile.binder import bind, bind_condition, comparison, convert
+from dexorder_cep.compile.binder import bind, bind_condition, comparison
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
 from dexorder_cep.compile.plans import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
 from dexorder_cep.compile.scopes import RowScope, counts_rows, offset_of
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT, TableSource, find_table
 from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, Apply, ColumnValue, Constant, Typed, TypedColumn
-from dexorder_cep.compile.types import BIGINT, BOOLEAN, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
+from dexorder_cep.compile.types import BIGINT, BOOLEAN, ROWTIME, WINDOW_TIME, SqlType
 from dexorder_cep.language import syntax
 from dexorder_cep.language.refusals import MAX_COLUMNS, MAX_SLICES, MAX_STEPS, TextPosition, refuse
 
@@ -180,8 +180,6 @@ def _argument(call: syntax.Call, scope: RowScope, name: str) -> tuple[Function |
     if counts_rows(call):
         return None, BIGINT
     value = bind(call.arguments[0], scope)
-    if name in MORE_AGGREGATES and value.type.is_number:
-        value = convert(value, DOUBLE)
     if name in ("SUM", "AVG", *MORE_AGGREGATES) and not value.type.is_number:
         raise refuse(call.at, f"{name} takes a number, not {value.type.flink_name()}")
     kind = aggregate_type(name, value.type, may_be_empty=value.type.nullable or name.endswith("SAMP"))

@@ -6,14 +6,18 @@ columns. A stage is the state of one step of a trigger on one ticker.
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from dexorder_cep.compile.aggregates import Accumulator, add, empty, merge, of_values, result
+from dexorder_cep.compile.aggregates import Accumulator, add, empty, of_values, result
 from dexorder_cep.compile.plans import OverColumn, RowStep, Step, WindowStep
 from dexorder_cep.run.account import Account, value_size
 from dexorder_cep.run.stream import MILLISECOND_NS, Row
+from dexorder_cep.run.window_totals import WindowTotals
 
-_ACCUMULATOR_BYTES = 120
+_ACCUMULATOR_BYTES = 240
+"""Memory of an accumulator, and of the total of a window that is kept for it."""
 
 
 class RowStage:
@@ -87,6 +91,8 @@ class WindowStage:
         self._account = account
         self._texts = tuple(number for number, each in enumerate(step.aggregates) if each.type.is_text)
         self._slices: dict[int, list[Accumulator]] = {}
+        self._starts: list[int] = []
+        self._totals = WindowTotals(step, self._slices)
         self._closed_ns = -(2**63) // step.slice_ns * step.slice_ns
 
     def push(self, row: Row, ticker: str) -> None:
@@ -97,9 +103,11 @@ class WindowStage:
         start = row[0] - row[0] % step.slice_ns
         if self._last_end(start) <= self._closed_ns:
             return  # a late row whose windows have ended
+        self._totals.changed(start)
         accumulators = self._slices.get(start)
         if accumulators is None:
             accumulators = self._slices[start] = [empty(each) for each in step.aggregates]
+            insort(self._starts, start)
             self._account.hold(self._size(accumulators))
         before = self._size(accumulators) if self._texts else 0
         for aggregate, state in zip(step.aggregates, accumulators, strict=True):
@@ -117,14 +125,25 @@ class WindowStage:
         limit = (watermark_ns + MILLISECOND_NS) // width * width
         if limit <= self._closed_ns or not self._slices:
             return []
-        ends: set[int] = set()
-        for start in self._slices:
-            ends.update(range(max(start, self._closed_ns) + width, min(limit, self._last_end(start)) + 1, width))
-        found = [self._window(end) for end in sorted(ends)]
+        found = [self._window(end) for end in self._ends(limit)]
         self._closed_ns = limit
-        for start in [each for each in self._slices if self._last_end(each) <= limit]:
-            self._account.hold(-self._size(self._slices.pop(start)))
+        while self._starts and self._last_end(self._starts[0]) <= limit:
+            self._account.hold(-self._size(self._slices.pop(self._starts.pop(0))))
         return found
+
+    def _ends(self, limit: int) -> Iterator[int]:
+        """Yield the ends of windows with a slice that were not returned before, up to a time."""
+        width, starts, place = self._step.slice_ns, self._starts, 0
+        end = max(starts[0], self._closed_ns) + width
+        while end <= limit:
+            while place < len(starts) and self._last_end(starts[place]) < end:
+                place += 1
+            if place == len(starts):
+                return
+            end = max(end, starts[place] + width)
+            if end <= limit:
+                yield end
+            end += width
 
     def _last_end(self, start: int) -> int:
         """Return the end of the last window that has a slice."""
@@ -138,23 +157,22 @@ class WindowStage:
         first = end - step.size_ns
         if step.kind == "CUMULATE":
             first = (end - 1) - (end - 1) % step.size_ns
-        totals = [empty(each) for each in step.aggregates]
-        slices = (end - first) // step.slice_ns
-        self._account.spend(slices * len(totals), end - 1, because="slices of a window", remedy="take fewer aggregates")
-        for start in range(first, end, step.slice_ns):
-            for aggregate, total, part in zip(step.aggregates, totals, self._slices.get(start, ()), strict=False):
-                merge(aggregate, total, part)
+        merges = self._totals.merges
+        totals = self._totals.of(first, end, step.size_ns)
+        spent = self._totals.merges - merges + len(totals)
+        self._account.spend(spent, end - 1, because="slices of a window", remedy="take fewer aggregates")
         values = (result(each, total) for each, total in zip(step.aggregates, totals, strict=True))
         return (end - MILLISECOND_NS, str(end), first, end, *values)
 
     def dump(self) -> Any:
         """Return the state as JSON values."""
-        return [self._closed_ns, sorted(self._slices.items())]
+        return [self._closed_ns, [(start, self._slices[start]) for start in self._starts]]
 
     def restore(self, state: Any) -> None:
         """Take over a state that ``dump`` returned."""
         self._closed_ns, slices = state
-        self._slices = dict(slices)
+        self._slices.update(slices)
+        self._starts = sorted(self._slices)
         self._account.hold(sum(map(self._size, self._slices.values())))
 
 

@@ -207,13 +207,6 @@ GREEDY = {
         "PATTERN (A B) DEFINE A AS A.p0 > 0, B AS B.p0 < 0)",
         "keeps more than",
     ),
-    "windows": (
-        "SELECT window_end, "
-        + ", ".join(f"SUM(price + {n}) AS s{n}" for n in range(12))
-        + " FROM TABLE(HOP(TABLE ticks, DESCRIPTOR(ts), INTERVAL '1' SECOND, INTERVAL '1000' SECOND(4))) "
-        "GROUP BY ticker, window_start, window_end",
-        "the rows of a minute cost more",
-    ),
     "values of OVER": (
         "SELECT "
         + ", ".join(
