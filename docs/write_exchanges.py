@@ -15,18 +15,10 @@ from types import ModuleType
 from dexorder_ingestor.exchange.answers import MARKET
 from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, Dialect, Remedy
 from dexorder_ingestor.exchange.dialects import default, dialect_modules, dialect_of
-from dexorder_ingestor.exchange.trades import TradeRule
 
 PAGE = Path(__file__).with_name("exchanges.md")
 OTHER = "any other"
 _PART = re.compile(r"(<!-- ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_PROOFS = {
-    TradeRule.NUMBERS: "no number is missing, and a later one exists",
-    TradeRule.TWO_SOURCES_IN_ORDER: "socket and REST, or two different answers, have the same; "
-    "open and close are right within a millisecond too",
-    TradeRule.TWO_SOURCES: "socket and REST, or two different answers, have the same",
-    TradeRule.LIVE_ONLY: "nothing: nothing is stored",
-}
 _REACTIONS = {Remedy.REPEAT: "repeat", Remedy.SLOW_DOWN: "slow down"}
 
 
@@ -86,7 +78,7 @@ def trade_rows() -> Iterator[list[str]]:
             name,
             "not known" if name == OTHER else ids,
             series.rule.value,
-            _PROOFS[series.rule],
+            series.rule.proves,
             f"{series.page:,}" if series.has_rest else "nothing",
             f"by {start}" if series.by_time and series.has_rest else "none",
         ]

@@ -488,8 +488,29 @@ def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) ->
 
 
 @app.command(epilog=example("dexorder doctor"))
-def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = False) -> None:
-    """Check whether this machine can run the suite. A failed check says what to do."""
+def doctor(
+    directory: Dir = None,
+    base_port: BasePort = None,
+    exchange: Annotated[
+        str | None,
+        typer.Option(help="Say which rules an exchange gets, and measure them on a day: a venue, or ccxt's id"),
+    ] = None,
+    ticker: Annotated[str | None, typer.Option(help="With --exchange: the market that is measured")] = None,
+    day: Annotated[str | None, typer.Option(help="With --exchange: the day (UTC); default: yesterday")] = None,
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """Check whether this machine can run the suite, or what an exchange proves. A failed check says what to do."""
+    if exchange is not None:
+        import time
+
+        from dexorder.cli.suite import doctor_exchange
+        from dexorder.cli.suite.findings import show
+
+        found = doctor_exchange.findings(exchange, ticker, day, relay, time.time_ns())
+        raise typer.Exit(show(list(found), as_json))
+    if ticker is not None or day is not None:
+        raise typer.BadParameter("--ticker and --day go with --exchange")
     from dexorder.cli.suite import doctor as command
 
     raise typer.Exit(command.run(directory, base_port, as_json))

@@ -165,6 +165,7 @@ END
         ),
         prepared_by=f"{HISTORY} --client-id me",
     ),
+    "docs/exchanges.md": Page((Run("$ dexorder doctor --exchange", unlike=NUMBERS),)),
     "docs/gateway-events.md": Page(
         (
             NotRun("container XPUB", DIAGRAM),

@@ -9,13 +9,12 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
 
 from dexorder.cli.suite import serve
-from dexorder.cli.terminal import output
+from dexorder.cli.suite.findings import Finding, show
 from dexorder.client.connection import relay_address
 from dexorder.setup import jars, java
 from dexorder.setup.config import SetupError
@@ -33,15 +32,6 @@ MIN_OPEN_FILES = 1_024
 _PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "arro3-core", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Result of a check: its name, whether it passed, what was found and, if it failed, what to do."""
-
-    name: str
-    ok: bool
-    detail: str
-
-
 def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
     """Run and print every check. Return 1 if one failed."""
     try:
@@ -51,14 +41,7 @@ def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
     options = SuiteOptions((directory or default_directory()).absolute(), ports)
     checks = (_java, _jars, _settings, _ports, _disk, _limits, _state, _sqlite, _packages)
     findings = [finding for check in checks for finding in check(options)]
-    if as_json:
-        output.print_json([asdict(finding) for finding in findings])
-    else:
-        console = output.stdout()
-        for finding in findings:
-            console.print("ok  " if finding.ok else "FAIL", style="green" if finding.ok else "red", end="")
-            console.print(f" {finding.name}: {finding.detail}")
-    return 0 if all(finding.ok for finding in findings) else 1
+    return show(findings, as_json)
 
 
 def _java(_: SuiteOptions) -> Iterator[Finding]:

@@ -108,6 +108,20 @@ class TradeRule(Enum):
     TWO_SOURCES = "two sources"
     LIVE_ONLY = "live only"
 
+    @property
+    def proves(self) -> str:
+        """What is known of trades that are settled by the rule."""
+        return _PROVES[self]
+
+
+_PROVES = {
+    TradeRule.NUMBERS: "no number is missing, and a later one exists",
+    TradeRule.TWO_SOURCES_IN_ORDER: "socket and REST, or two different answers, have the same; "
+    "open and close are right within a millisecond too",
+    TradeRule.TWO_SOURCES: "socket and REST, or two different answers, have the same",
+    TradeRule.LIVE_ONLY: "nothing: nothing is stored",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TradeSeries:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.cli.suite import doctor
+from dexorder.cli.suite.findings import Finding
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.state import PartState, SuiteState, register, write_state
 from tests.fakes.relay_server import FakeRelay, Notify, ended, relay_info, serving
@@ -145,13 +146,13 @@ def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings() -> doctor.Finding:
+    def settings() -> Finding:
         (found,) = doctor._settings(SuiteOptions(tmp_dir, Ports()))
         return found
 
     for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
         monkeypatch.delenv(name)
-    assert settings() == doctor.Finding("settings", True, "0 DEXORDER_ variables are set, all are valid")
+    assert settings() == Finding("settings", True, "0 DEXORDER_ variables are set, all are valid")
     monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", str(tmp_dir / "none.pem"))
     assert not settings().ok and "none.pem" in settings().detail
     monkeypatch.setenv("DEXORDER_RELAY_LEASE_SECONDS", "soon")
