@@ -225,8 +225,8 @@ def history(
 
 @app.command(epilog=example("dexorder read BTC/USDT.BINANCE 1h --since 2024-01-01 --out - --format jsonl"))
 def read(
-    ticker: Ticker,
-    period: Period,
+    ticker: Annotated[str, typer.Argument(help="SYMBOL.VENUE, or udf:NAME for the rows of a UDF", show_default=False)],
+    period: Period = "",
     since: Since = None,
     until: Until = None,
     as_json: Json = False,
@@ -239,7 +239,7 @@ def read(
     quiet: Quiet = False,
     relay: Relay = None,
 ) -> None:
-    """Show the candles that the table has, without fetching any; all of the series by default."""
+    """Show the candles that the table has, without fetching any, or the rows of a UDF; all of them by default."""
     if to is not None:
         from dexorder.cli.history import export
 
@@ -251,7 +251,14 @@ def read(
     from dexorder.cli.rows.options import OutputOptions
 
     options = _checked(OutputOptions(as_json, out, plot, chart, rows, format=out_format))
-    asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
+    if ticker.startswith("udf:"):
+        from dexorder.cli.udf.stored import read as read_udf
+
+        read_udf(ticker.removeprefix("udf:"), since, until, options, relay)
+    elif not period:
+        raise typer.BadParameter("PERIOD is missing: give a name such as 1h, or seconds")
+    else:
+        asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
 
 
 def _checked(options: OutputOptions) -> OutputOptions:

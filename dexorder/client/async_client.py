@@ -303,6 +303,7 @@ class AsyncClient:
     read_stored = forwarded(lambda self: self.rows, AsyncTableRows.stored)
     find_stored = forwarded(lambda self: self.rows, AsyncTableRows.find)
     trades = forwarded(lambda self: self.rows, AsyncTableRows.trades)
+    udf_rows = forwarded(lambda self: self.rows, AsyncTableRows.udf)
     funding = forwarded(lambda self: self._funding, AsyncPoints.fetch)
     catalog = forwarded(lambda self: self.rows, AsyncTableRows.catalog)
     coverage = forwarded(lambda self: self.series, AsyncSeries.coverage)

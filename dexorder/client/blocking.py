@@ -122,6 +122,7 @@ class BlockingTableRows(BlockingPart[AsyncTableRows]):
     stored = waiting(AsyncTableRows.stored)
     find = waiting(AsyncTableRows.find)
     trades = waiting(AsyncTableRows.trades)
+    udf = waiting(AsyncTableRows.udf)
     points = waiting(AsyncTableRows.points)
     snapshots = waiting(AsyncTableRows.snapshots)
     catalog = waiting(AsyncTableRows.catalog)
@@ -264,6 +265,7 @@ class Client(BlockingPart[AsyncClient]):
     stop_udf = waiting(AsyncClient.stop_udf)
     list_udfs = waiting(AsyncClient.list_udfs)
     udf_logs = waiting(AsyncClient.udf_logs)
+    udf_rows = waiting(AsyncClient.udf_rows)
 
 
 async def _next(values: AsyncIterator[T], alone: asyncio.Lock) -> T | None:

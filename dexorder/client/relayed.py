@@ -67,6 +67,12 @@ class RelaySource:
         """Return the stored rows of a dataset without periods in a range, ascending; CatalogError without a table."""
         return self._market(series, span)
 
+    def udf_rows(self, name: str, span: TimeRange) -> Rows:
+        """Raise CatalogError: the relay streams no rows of UDFs."""
+        raise errors.CatalogError(
+            f"trading.udf_{name} is read from the catalog, which this machine does not reach; set DEXORDER_CATALOG_URI"
+        )
+
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from opentelemetry.trace import Span, SpanKind
 
 from dexorder.client.connection import RelayConnection
-from dexorder.client.inputs import check_ticker, read_exact_range, read_part
+from dexorder.client.inputs import check_ticker, read_exact_range, read_moment, read_part, refused
 from dexorder.client.moments import Moment
 from dexorder.client.requests import Ended, history_error
+from dexorder.errors import RequestRefused
 from dexorder.rows.answers import catalog_is_set, is_here
 from dexorder_common import tracing
 from dexorder_common.model.datasets import CANDLES, TRADES
@@ -22,6 +24,7 @@ from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.model.udf import check_udf_name
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -105,6 +108,26 @@ class AsyncTableRows:
         """Return the stored rows of a dataset without periods in a range, ascending; raises as ``trades``."""
         source = await self.source()
         return await asyncio.to_thread(source.points, series, span)
+
+    async def udf(self, name: str, since: Moment | None = None, until: Moment | None = None) -> Rows:
+        """Return the rows of a UDF, by ``sequence``, all of them or those whose time is between two times.
+
+        Each tag and each field of its output is a column of its own type, null where a row does not have it.
+
+        Raises:
+            RequestRefused: A value is invalid.
+            CatalogError: The catalog can't be read from here, or has no table of this UDF.
+        """
+        with refused():
+            check_udf_name(name)
+        now_ns = time.time_ns()
+        start_ns = 0 if since is None else read_moment(since, "since", now_ns)
+        end_ns = MAX_TIME_NS if until is None else read_moment(until, "until", now_ns)
+        if end_ns <= start_ns:
+            raise RequestRefused(f"until {until} is not after since {since}")
+        span = TimeRange(start_ns, end_ns)
+        source = await self.source()
+        return await asyncio.to_thread(source.udf_rows, name, span)
 
     async def snapshots(self, venue: str, since_ns: int) -> Rows:
         """Return the last snapshot of each market of an exchange that was received since a time, by ticker."""

@@ -20,10 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from dexorder.errors import CatalogError
 from dexorder.rows.answers import SQLITE, OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.table import Rows
+from dexorder.rows.udf_rows import typed
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.lake import catalog as lake
 from dexorder_common.lake.market_rows import in_order, last_snapshots
-from dexorder_common.lake.tables import OHLC, TICKERS, IcebergTable, received_in, rows_in, table_of
+from dexorder_common.lake.tables import OHLC, TICKERS, IcebergTable, received_in, rows_in, table_of, times_in, udf_table
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
@@ -220,6 +221,10 @@ class CatalogSource:
         """Return the stored rows of a dataset without periods in a range, ascending."""
         found = self._scan(table_of(series.dataset), rows_in(series, span))
         return without_bookkeeping(Rows(in_order(found, series.dataset)))
+
+    def udf_rows(self, name: str, span: TimeRange) -> Rows:
+        """Return the rows of a UDF whose time is in a range, by sequence, with a column for each tag and field."""
+        return Rows(typed(self._scan(udf_table(name), times_in(span))))
 
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""

@@ -17,11 +17,14 @@ See docs/udf.md.
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dexorder.udf.function import SAME, Duration, Function, option
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
+
+if TYPE_CHECKING:
+    from dexorder.udf.run import run_function
 
 __all__ = [
     "SAME",
@@ -31,8 +34,17 @@ __all__ = [
     "Function",
     "Point",
     "option",
+    "run_function",
     "serve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run_function":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dexorder.udf.run import run_function  # a function that a host starts does without it
+
+    return run_function
 
 
 def serve(function: type[Function[Any]]) -> NoReturn:

@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ SERVICE = "dexorder.udf.v1.UdfService"
 _SESSIONS = 64
 
 _READ_BYTES = 256 * 1024
+_SMALL_BYTES, _SOON_SECONDS = 8_192, 0.001
+_GATHER_SECONDS = 0.002
+"""Time for which small messages that follow each other closely are gathered."""
 
 
 def serve_stdio(function: type[Function[Any]]) -> int:
@@ -180,7 +184,19 @@ def _session(function: type[Function[Any]], source: int, sink: int) -> int:
 
 
 def _pieces(source: int) -> Iterator[bytes]:
-    while data := os.read(source, _READ_BYTES):
+    """Yield the input. A host that writes each message alone, as Kapacitor's does, is given time to write more.
+
+    A message that was waited for is answered at once; one of many small ones waits for some milliseconds.
+    """
+    while True:
+        asked_s = time.monotonic()
+        data = os.read(source, _READ_BYTES)
+        if not data:
+            return
+        if len(data) < _SMALL_BYTES and time.monotonic() - asked_s < _SOON_SECONDS:
+            time.sleep(_GATHER_SECONDS)
+            if select.select([source], [], [], 0)[0]:
+                data += os.read(source, _READ_BYTES)
         yield data
 
 

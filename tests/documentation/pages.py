@@ -358,6 +358,7 @@ END
             Run("dexorder udf functions", {"tail -f": "tail"}),
             Read("[udf.functions", readers.kapacitor),
             Saved("from dataclasses", "my_udf.py"),
+            Read("from dexorder.udf import run_function", readers.program),
         ),
         prepared_by=f"""
 {HISTORY} --out candles.parquet

@@ -21,7 +21,11 @@ from dexorder_udf.points import Point, Value
 _LONGEST_FRAME = 1_024
 _MOST_SERIES = 10_000
 _MOST_LAYOUTS = 4
-"""Layouts for one length. An agent that writes its fields in random order has more, and is not helped by this."""
+"""Layouts for one length."""
+_MOST_REPEATED = 512
+"""Points of known groups that fit no layout, after which no more are learnt. A sender that writes its fields in random
+order, as Go's maps are, has them for ever; if most of its points are such, layouts are not looked at any more.
+"""
 _TIME, _DOUBLES, _INTS, _STRINGS, _BOOLS = 1, 8, 9, 10, 12
 """Numbers of the fields of a point whose values change."""
 _VALUE_TAGS = {_DOUBLES: 0x11, _INTS: 0x10, _STRINGS: 0x12, _BOOLS: 0x10}
@@ -45,9 +49,15 @@ class PointLayouts:
         self._whole = messages.decode_batch_point if in_batch else messages.decode_point
         self._layouts: dict[int, list[_Layout]] = {}
         self._series = 0
+        self._groups: set[str] = set()
+        self._asked = self._repeated = 0
+        self._is_random = False
 
     def decode(self, body: bytes) -> tuple[Point, str] | None:
         """Return the point of a message and its group as the sender wrote it; None if no layout fits."""
+        if self._is_random:
+            return None
+        self._asked += 1
         for layout in self._layouts.get(len(body), ()):
             parts = layout.unpack(body)
             series = layout.series.get(layout.constants(parts))
@@ -73,6 +83,9 @@ class PointLayouts:
     def learn(self, body: bytes, message: pb.Point) -> Point:
         """Return the point of a message that has been decoded, and remember its layout."""
         point = self._whole(message)
+        if self._repeated >= _MOST_REPEATED:
+            return point
+        self._note(message.group)
         if len(body) <= _LONGEST_FRAME and self._series < _MOST_SERIES and (places := _value_places(body)) is not None:
             known = self._layouts.setdefault(len(body), [])
             layout = _Layout(places, len(body))
@@ -83,6 +96,15 @@ class PointLayouts:
                 same.add(body, places, point, message.group)
                 self._series += 1
         return point
+
+    def _note(self, group: str) -> None:
+        """Take it that a point fitted no layout."""
+        if group not in self._groups:
+            if len(self._groups) < _MOST_SERIES:
+                self._groups.add(group)
+            return
+        self._repeated += 1
+        self._is_random = self._repeated >= _MOST_REPEATED and 2 * self._repeated > self._asked
 
 
 class _Layout:

@@ -167,6 +167,13 @@ def rows_in(series: Series, span: TimeRange) -> BooleanExpression:
     return rows
 
 
+def times_in(span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of a UDF whose time is in ``span``."""
+    made: Any = expressions
+    rows: BooleanExpression = made.And(*_within("time", span))
+    return rows
+
+
 def received_in(span: TimeRange) -> BooleanExpression:
     """Return a filter for the rows of ``TICKERS`` that were received in ``span``."""
     made: Any = expressions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -160,3 +161,19 @@ def test_whatever_the_bytes_are_both_ways_agree(given_points: Sequence[Point], d
         found = layouts.decode(bytes(mutated))
         if found is not None:
             assert shown(found) == shown(by_protobuf(bytes(mutated)))
+
+
+def test_a_sender_that_writes_its_fields_in_random_order_is_not_learnt_for_ever() -> None:
+    """As Go's maps are written. Each point is right, and what is remembered stays small."""
+    order = random.Random(5)
+    names = ["open", "high", "low", "close", "volume", "trades"]
+    layouts = PointLayouts(in_batch=False)
+    for number in range(3_000):
+        order.shuffle(names)
+        point = Point(NOW_NS + number, {"t": "A"}, dict.fromkeys(names, number / 7), "ohlc", ("t",))
+        (body,) = bodies_of(point)
+        found = layouts.decode(body)
+        response = messages.decode_response(body)
+        decoded = found[0] if found else layouts.learn(body, response.point)
+        assert decoded == point
+    assert layouts._series <= 600
