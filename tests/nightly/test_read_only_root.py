@@ -85,12 +85,12 @@ class Manifests:
     client: Mapping[str, str] = field(default_factory=dict)
 
 
-def kubernetes(config: Path) -> Manifests:
+def kubernetes(config: Path, ports: Ports) -> Manifests:
     (config / "containers.yaml").write_text('containers: [{container: relay, client_id: relay, users: "*"}]')
     return Manifests(read_container, {"/etc/dexorder": config, "/jwt-keys": config / "keys", "/containers": config})
 
 
-def compose(config: Path) -> Manifests:
+def compose(config: Path, ports: Ports) -> Manifests:
     made = config / "secrets"
     secrets.make(made)
     for file in (made, *made.rglob("*")):
@@ -99,7 +99,10 @@ def compose(config: Path) -> Manifests:
     return Manifests(
         read_service,
         {"/secrets": made, "/jwt-keys": config / "keys"},
-        {"DEXORDER_EXCHANGES": str(config / "exchanges.yaml")},
+        {
+            "DEXORDER_EXCHANGES": str(config / "exchanges.yaml"),
+            "DEXORDER_INGESTOR_LISTEN": f"127.0.0.1:{ports.ingestor}",  # nobody calls it in compose's network
+        },
         {f"DEXORDER_CHANNEL_TLS_{name}": str(made / "desk" / file) for name, file in files.items()},
     )
 
@@ -108,7 +111,7 @@ def compose(config: Path) -> Manifests:
 def test_all_parts_serve_a_request(
     base: tuple[Path, Ports],
     tmp_path: Path,
-    manifests: Callable[[Path], Manifests],
+    manifests: Callable[[Path, Ports], Manifests],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     directory, ports = base
@@ -116,7 +119,7 @@ def test_all_parts_serve_a_request(
     lake, config = own_folder(tmp_path / "a lake"), tmp_path / "config"
     (config / "keys").mkdir(parents=True)
     (config / "exchanges.yaml").write_bytes((directory / "exchanges.yaml").read_bytes())
-    how = manifests(config)
+    how = manifests(config, ports)
     for name, value in how.client.items():
         monkeypatch.setenv(name, value)
     local = CatalogSettings.local(lake)

@@ -332,3 +332,37 @@ async def test_unix_socket_that_another_process_serves_is_refused(start_gateway:
     with pytest.raises(OSError, match="another process does"):
         async with gateway(again):
             raise AssertionError("it serves")
+
+
+# ---- behind proxies
+
+
+def test_a_repeated_attempt_is_refused_and_a_key_writes_its_record_once(
+    client: HttpClient, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    path, repeated = f"/topics/{topic}/messages?sync", {"x-envoy-attempt-count": "2"}
+    first = client.post(path, b"0", **{"Idempotency-Key": "k"})
+    assert first == (200, {"partition": 0, "offset": 0})
+    assert client.post(path, b"0", **{"Idempotency-Key": "k"}, **repeated) == first
+    answer = client.post(path, b"1", **repeated)
+    assert answer.status == 409 and "an earlier attempt of this call may have been carried out" in answer.body["error"]
+    assert [record.value() for record in records(kafka, topic)] == [b"0"]
+
+
+def test_an_ack_counts_at_another_gateway(kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
+    topic, ports = kafka_topic(1), free_ports(2)
+    peers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    write(topic, *numbers(2))
+    one, other = (
+        HttpGateway(kafka, listen=f"127.0.0.1:{port}", peers=peers, long_polling_timeout_ms=500) for port in ports
+    )
+    try:
+        found = one.grpc.wait_ready().consume(topic, no_ack=True)
+        other.grpc.wait_ready()
+        acked = other.http.post(f"/topics/{topic}/acks?group={topic}&partition=0&offset={found.offset}", b"")
+        assert acked.status == 200, acked
+        until(lambda: committed(kafka, topic)[0] == 1)
+    finally:
+        other.grpc.stop()
+        one.grpc.stop()

@@ -26,6 +26,8 @@ _STATUS = {
     Code.PERMISSION_DENIED: 403,
     Code.NOT_FOUND: 404,
     Code.FAILED_PRECONDITION: 409,
+    Code.ABORTED: 409,  # proxies repeat many a call after 5xx, and this one may have been carried out
+    Code.ALREADY_EXISTS: 409,
     Code.RESOURCE_EXHAUSTED: 429,
     Code.UNAVAILABLE: 503,
 }
