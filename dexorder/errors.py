@@ -16,6 +16,10 @@ class DexorderError(Exception):
     """Base of all errors raised on purpose; the message is one sentence."""
 
 
+class SetupError(Exception):
+    """Something that the suite needs is missing or wrong; the message is one sentence and says what to do."""
+
+
 class RelayUnreachable(DexorderError):
     """The relay did not answer in time; the state of the request is unknown."""
 

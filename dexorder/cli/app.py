@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dexorder.cli.events.app import events_app
+from dexorder.cli.terminal.known_tickers import complete_ticker_or_period
 from dexorder.cli.terminal.options import (
     Chart,
     Dir,
@@ -26,7 +27,6 @@ from dexorder.cli.terminal.options import (
     To,
     Until,
     choices,
-    complete_period,
     example,
     split_periods,
 )
@@ -141,7 +141,7 @@ def history(
             show_default=False,
             help="SYMBOL.VENUE, for example BTC/USDT.BINANCE or '*/USDT.BINANCE', then 1m, 1h ... or seconds; with "
             "--resume: the run's id",
-            autocompletion=complete_period,
+            autocompletion=complete_ticker_or_period,
         ),
     ] = None,
     since: Since = None,

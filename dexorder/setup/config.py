@@ -6,11 +6,9 @@ from typing import Literal
 from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from dexorder.errors import SetupError as SetupError
+
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-
-
-class SetupError(Exception):
-    """Something that the suite needs is missing or wrong; the message is one sentence and says what to do."""
 
 
 class NoJavaError(SetupError):

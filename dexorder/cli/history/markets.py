@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import dexorder
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.known_tickers import remember
 from dexorder.errors import RequestRefused
 from dexorder_common.model.instrument import InstrumentList, ListedInstrument
 from dexorder_common.model.periods import PERIODS
@@ -20,6 +21,7 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
     """Print the instruments whose ticker contains ``text`` in any case."""
     with dexorder.Client(relay) as client:
         found = client.markets(venue)
+    remember(venue, (each.ticker for each in found.markets))
     listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
     if as_json:
         output.print_json(_as_json(found, listed))

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dexorder.cli.terminal.known_tickers import complete_ticker
+
 
 def example(*lines: str) -> str:
     """Return the end of a command's help: commands to copy, each on its own line."""
@@ -38,7 +40,12 @@ Relay = Annotated[
         "--relay", "-r", help="host:port of the relay; default DEXORDER_RELAY, else the suite on this machine"
     ),
 ]
-Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE", show_default=False)]
+Ticker = Annotated[
+    str,
+    typer.Argument(
+        help="SYMBOL.VENUE, for example BTC/USDT.BINANCE", show_default=False, autocompletion=complete_ticker
+    ),
+]
 Period = Annotated[
     str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds", show_default=False, autocompletion=complete_period)
 ]

@@ -14,8 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from dexorder.errors import DexorderError, QuotaReached, Refused
-from dexorder.setup.config import SetupError
+from dexorder.errors import DexorderError, QuotaReached, Refused, SetupError
 from dexorder_common.packages import install_command
 
 FAILED, REFUSED = 1, 2

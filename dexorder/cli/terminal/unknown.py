@@ -7,6 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 
 import dexorder
+from dexorder.cli.terminal.known_tickers import remember
 from dexorder.errors import RequestRefused, VenueUnknown
 
 _NEAR = 0.75
@@ -82,7 +83,9 @@ async def _problem(client: dexorder.AsyncClient, ticker: str) -> str:
 
 
 async def _symbols(client: dexorder.AsyncClient, venue: str) -> list[str]:
-    return [each.ticker.removesuffix(f".{venue}") for each in (await client.markets(venue)).markets]
+    tickers = [each.ticker for each in (await client.markets(venue)).markets]
+    remember(venue, tickers)
+    return [each.removesuffix(f".{venue}") for each in tickers]
 
 
 def _problem_with(symbol: str, venue: str, listed: list[str]) -> str:

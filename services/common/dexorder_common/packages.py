@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,6 +33,8 @@ def import_roots() -> list[str]:
 
 def version() -> str:
     """Return the version of the installed distribution; "unknown" in a checkout that is not installed."""
+    import importlib.metadata  # it takes longer than all that completion needs
+
     try:
         return importlib.metadata.version("dexorder")
     except importlib.metadata.PackageNotFoundError:

@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from dexorder.cli.app import app
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.known_tickers import complete_ticker, remember
 from dexorder.cli.terminal.reporting import wants_json
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
@@ -240,7 +241,7 @@ def test_an_error_is_printed_as_it_is(fake: FakeRelay) -> None:
     assert not {"\x1b", "\x9b", "\u202e"} & set(result.stdout)
 
 
-AFTER_PERIODS = ["--format", "jsonl", "udsource", "15m"]
+AFTER_PERIODS = ["--format", "jsonl", "udsource", "15m", "BTC/EUR.SIM BTC/USDT.SIM", "ETH/USDT.SIM"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -264,8 +265,17 @@ press dexorder read --form
 press dexorder read --format j
 press dexorder serve u
 press dexorder history BTC/USDT.SIM 15
+press dexorder history BTC/
+press dexorder read ETH
 """
-    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SHELL": "/bin/bash"}
+    cache = tmp_path / "cache" / "dexorder" / "tickers"
+    cache.mkdir(parents=True)
+    (cache / "SIM.txt").write_text("BTC/EUR.SIM\nBTC/USDT.SIM\nETH/USDT.SIM")
+    environment = os.environ | {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "SHELL": "/bin/bash",
+    }
     run = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=110)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
@@ -282,3 +292,33 @@ def test_help_takes_the_width_of_the_terminal() -> None:
     wide, narrow = lines(200), lines(60)
     assert any(line.endswith("its settings are in the environment (docs/settings.md).") for line in wide)
     assert max(map(len, wide)) <= 120 and max(map(len, narrow)) <= 60
+
+
+def test_completion_imports_nothing_that_takes_time() -> None:
+    """What the command is made of, before it knows which of its commands is wanted: a key press waits for it."""
+    slow = {
+        "pydantic",
+        "pydantic_settings",
+        "grpc",
+        "rich",
+        "pyarrow",
+        "asyncio",
+        "google.protobuf",
+        "dexorder.client",
+        "importlib.metadata",
+    }
+    code = (
+        "import sys, dexorder.cli.app\nfrom dexorder.cli.terminal.known_tickers import complete_ticker_or_period as c\n"
+    )
+    code += f"c('1')\nprint(sorted({slow!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_remembered_tickers_are_files_of_the_cache_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    remember("../../evil", ["BTC/USDT.X"])
+    remember("SIM", ["BTC/USDT.SIM", "A\x1b[31m.SIM", "B C.SIM"])
+    assert [each.name for each in tmp_path.rglob("*.txt")] == ["SIM.txt"] and complete_ticker("B") == ["BTC/USDT.SIM"]
+    (tmp_path / "cache" / "dexorder" / "tickers" / "BAD.txt").write_bytes(b"\xff\xfe")
+    assert complete_ticker("zz") == []

@@ -1,0 +1,53 @@
+"""Tickers for the completion of the shell: the lists of markets that commands have seen, one file an exchange.
+
+A key press can't wait for a relay, so completion reads what ``markets`` and ``history`` have stored in the user's
+cache. A file that can't be written or read only takes this comfort away. Imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+MOST = 20_000
+"""Tickers of an exchange that are stored."""
+SHOWN = 200
+"""Tickers that completion offers."""
+_VENUE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+def remember(venue: str, tickers: Iterable[str]) -> None:
+    """Store the tickers of an exchange."""
+    if not _VENUE.fullmatch(venue):
+        return
+    printable = sorted({each for each in tickers if each.isprintable() and " " not in each})[:MOST]
+    path = _folder() / f"{venue}.txt"
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{venue}.{os.getpid()}")
+        fresh.write_text("\n".join(printable), encoding="utf-8")
+        fresh.replace(path)
+
+
+def complete_ticker(incomplete: str) -> list[str]:
+    """Return known tickers that begin so."""
+    found = list[str]()
+    with suppress(OSError, UnicodeDecodeError):
+        for path in sorted(_folder().glob("*.txt")):
+            known = path.read_text(encoding="utf-8").split("\n")
+            found += [each for each in known if each.startswith(incomplete)]
+    return found[:SHOWN]
+
+
+def complete_ticker_or_period(incomplete: str) -> list[str]:
+    """Return what may be the next word of ``history``: a ticker or a period."""
+    from dexorder.cli.terminal.options import complete_period
+
+    return complete_period(incomplete) + complete_ticker(incomplete)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dexorder", "tickers")
