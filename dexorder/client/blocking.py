@@ -159,6 +159,8 @@ class BlockingTriggers(BlockingPart[AsyncTriggers]):
 
     add = waiting(AsyncTriggers.add)
     add_many = waiting(AsyncTriggers.add_many)
+    pause = waiting(AsyncTriggers.pause)
+    resume = waiting(AsyncTriggers.resume)
     remove = waiting(AsyncTriggers.remove)
     list = waiting(AsyncTriggers.list)
     events = iterating(AsyncTriggers.events)

@@ -162,6 +162,18 @@ class AsyncTriggers:
             ]
         return answers
 
+    async def pause(self, trigger_id: str) -> None:
+        """Pause a trigger: it takes rows and does not fire; RequestUnknown for an unknown id."""
+        await self._connection.call(
+            self._connection.stub.trigger.PauseTrigger, pb.PauseTriggerRequest(trigger_id=trigger_id)
+        )
+
+    async def resume(self, trigger_id: str) -> None:
+        """Resume a paused trigger with the state that it has by now; RequestUnknown for an unknown id."""
+        await self._connection.call(
+            self._connection.stub.trigger.ResumeTrigger, pb.ResumeTriggerRequest(trigger_id=trigger_id)
+        )
+
     async def remove(self, trigger_id: str) -> None:
         """Remove a trigger; RequestUnknown for an unknown id. Its events are kept."""
         await self._connection.call(

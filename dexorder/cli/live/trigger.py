@@ -1,4 +1,4 @@
-"""Commands ``dexorder trigger``: add, register, list, rm, tail, test."""
+"""Commands ``dexorder trigger``: add, register, list, pause, resume, rm, tail, test."""
 
 from __future__ import annotations
 
@@ -153,6 +153,28 @@ def list_triggers(
         return
     columns = ("trigger", "state", "tickers", "fired", "last", "user", "condition")
     output.stdout().print(output.plain_table(columns, map(_cells, found)))
+
+
+@app.command(epilog=example("dexorder trigger pause high"))
+def pause(
+    trigger_ids: Annotated[list[str], typer.Argument(metavar="TRIGGER...", show_default=False)], relay: Relay = None
+) -> None:
+    """Pause triggers: they take rows, keep their state, and do not fire."""
+    with dexorder.Client(relay) as client:
+        for each in trigger_ids:
+            client.triggers.pause(each)
+            output.stderr().print(f"{each} is paused")
+
+
+@app.command(epilog=example("dexorder trigger resume high"))
+def resume(
+    trigger_ids: Annotated[list[str], typer.Argument(metavar="TRIGGER...", show_default=False)], relay: Relay = None
+) -> None:
+    """Resume paused triggers. What came true during the pause does not fire."""
+    with dexorder.Client(relay) as client:
+        for each in trigger_ids:
+            client.triggers.resume(each)
+            output.stderr().print(f"{each} runs")
 
 
 @app.command("rm", epilog=example("dexorder trigger rm high"))

@@ -23,7 +23,7 @@ from dexorder_common.model.triggers import EventKind
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove, Suspend
+from dexorder_spark.cep.inputs import Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
 
 REASON = "reason"
 MAX_EVENT_BYTES = 1 << 20
@@ -39,6 +39,7 @@ class Watcher(NamedTuple):
     series: tuple[Series, ...]
     registered_ns: int
     expires_ns: int | None
+    is_paused: bool = False
 
 
 class Output(NamedTuple):
@@ -68,7 +69,9 @@ class Evaluation:
     def watchers(self) -> dict[int, Watcher]:
         """Return the triggers by their registrations."""
         return {
-            each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()), each.at_ns)
+            each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()), each.at_ns)._replace(
+                is_paused=bool(each.withheld)
+            )
             for each in self._engine.registrations.values()
         }
 
@@ -83,6 +86,11 @@ class Evaluation:
             case Remove():
                 self._remove(each.registration)
                 return []
+            case Pause():
+                self._engine.pause(self._ids.get(each.registration, ""), each.ticker)
+                return []
+            case Resume():
+                return self._engine.resume(self._ids.get(each.registration, ""), each.ticker, each.at_ns)
             case Suspend():
                 return self._suspend(each)
             case Feed():

@@ -20,7 +20,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.cep import shards
 from dexorder_spark.cep.evaluation import watcher
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove, Suspend
+from dexorder_spark.cep.inputs import Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
 from dexorder_spark.cep.journal import JournalBatch, Snapshot, TopicPosition
 from dexorder_spark.cep.records import without_repeated
 
@@ -28,10 +28,13 @@ log = structlog.get_logger(__name__)
 
 
 class RegistrationChange(NamedTuple):
-    """Registration of a trigger, or its deletion if ``trigger`` is None."""
+    """Registration of a trigger, or its deletion if ``trigger`` is None; when it was last paused or resumed."""
 
     registration: int
     trigger: Register | None = None
+    is_paused: bool = False
+    changed_ns: int = 0
+    registered_sequence: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,19 @@ class Evaluator:
         for each in changes.changes:
             if each.trigger is None:
                 self._remove(each.registration)
-            elif each.registration not in self._watchers:
+                continue
+            if each.registration not in self._watchers:
+                if not changes.is_reset and self._has_had(each):
+                    continue  # it has ended, which the relay did not know yet when it was paused or resumed
                 self._add(each.trigger)
+            if self._watchers[each.registration].is_paused != each.is_paused:
+                for ticker in each.trigger.tickers:
+                    number = each.registration
+                    self._take(Pause(number, ticker) if each.is_paused else Resume(number, ticker, each.changed_ns))
         self.cursor = changes.cursor
+
+    def _has_had(self, each: RegistrationChange) -> bool:
+        return self.cursor is not None and 0 < each.registered_sequence <= self.cursor.sequence
 
     def _add(self, each: Register) -> None:
         if (known := self._numbers.get(each.trigger_id)) is not None:  # its deletion is lost; an id has one trigger
@@ -157,6 +170,9 @@ class Evaluator:
                 self._numbers[each.trigger_id] = each.registration
             case Remove():
                 self._forget(each.registration)
+            case Pause() | Resume() if each.registration in self._watchers:
+                known = self._watchers[each.registration]
+                self._watchers[each.registration] = known._replace(is_paused=isinstance(each, Pause))
             case Feed() if each.series.dataset is TRADES and each.since_ns is not None:
                 without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
             case _:

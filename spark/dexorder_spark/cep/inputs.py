@@ -30,6 +30,23 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A trigger does not fire on a ticker any more."""
+
+    registration: int
+    ticker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A trigger fires on a ticker for rows that were settled after a time."""
+
+    registration: int
+    ticker: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Suspend:
     """A trigger is suspended, as it would miss rows."""
 
@@ -68,8 +85,8 @@ class Expire:
     now_ns: int
 
 
-Input: TypeAlias = Register | Remove | Suspend | Feed | Expire
-_KINDS: tuple[type[Input], ...] = (Register, Remove, Suspend, Feed, Expire)
+Input: TypeAlias = Register | Remove | Pause | Resume | Suspend | Feed | Expire
+_KINDS: tuple[type[Input], ...] = (Register, Remove, Pause, Resume, Suspend, Feed, Expire)
 
 
 def encode(inputs: Iterable[Input]) -> list[Any]:

@@ -145,4 +145,7 @@ def decode_change(change: pb.TriggerChange) -> RegistrationChange:
             list(given.tickers),
             change.registered_ns,
         ),
+        change.paused,
+        change.changed_ns,
+        change.registered_sequence,
     )

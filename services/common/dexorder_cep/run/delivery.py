@@ -94,6 +94,7 @@ class Registration:
             older than the registration.
         delivered: By ticker, where something was sent.
         account: What it uses on all its tickers.
+        withheld: By ticker on which it is paused, the newest outcomes with the times at which their rows were settled.
     """
 
     trigger_id: str
@@ -104,6 +105,7 @@ class Registration:
     heard: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, Delivered] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
+    withheld: dict[str, list[tuple[int, Outcome]]] = field(default_factory=dict)
 
     @property
     def series_period(self) -> int:

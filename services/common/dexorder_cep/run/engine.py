@@ -22,6 +22,7 @@ from dexorder_cep.compile.texts import METER
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
 from dexorder_cep.run.delivery import Delivered, Outcome, Registration, Suspension, TriggerEnded, deliver
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
+from dexorder_cep.run.pauses import decoded, encoded, released, withhold
 from dexorder_cep.run.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
@@ -43,6 +44,7 @@ class Engine:
         self._registrations: dict[str, Registration] = {}
         self._series: dict[tuple[int, str], TickerSeries] = {}
         self._grace_ns = idle_grace_seconds * SECOND_NS
+        self._stamp_ns = 0
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
@@ -100,6 +102,19 @@ class Engine:
                 for on_stream in series.streams.values():
                     on_stream.remove(trigger_id)
 
+    def pause(self, trigger_id: str, ticker: str) -> None:
+        """Let a trigger take rows of a ticker without firing."""
+        if (registration := self._registrations.get(trigger_id)) is not None:
+            registration.withheld.setdefault(ticker, [])
+
+    def resume(self, trigger_id: str, ticker: str, at_ns: int) -> list[Outcome]:
+        """End a pause; return what rows have given that were settled after a time, when the pause ended."""
+        registration = self._registrations.get(trigger_id)
+        found = released(registration, ticker, at_ns) if registration is not None else []
+        if found and isinstance(found[-1], TriggerEnded):
+            self.remove(trigger_id)
+        return found
+
     def feed_candles(self, ticker: str, period_seconds: int, rows: Iterable[Sequence[Any]]) -> list[Outcome]:
         """Take closed candles of a series.
 
@@ -136,6 +151,7 @@ class Engine:
         It decides which rows fire the triggers whose registration was before that time.
         """
         series = self._find(ticker, period_seconds)
+        self._stamp_ns = stamp_ns
         new_ns = series.mark(stamp_ns, since_ns)
         for trigger_id in sorted(series.deaf):
             registration = self._registrations.get(trigger_id)
@@ -377,7 +393,11 @@ class Engine:
     ) -> list[Outcome]:
         if registration.trigger_id not in self._registrations:
             return []
-        found = deliver(registration, stream, result, period_seconds * SECOND_NS)
+        period_ns = period_seconds * SECOND_NS
+        if stream.ticker in registration.withheld:
+            found = withhold(registration, stream, result, period_ns, self._stamp_ns)
+        else:
+            found = deliver(registration, stream, result, period_ns)
         if found and isinstance(found[-1], TriggerEnded):
             self.remove(registration.trigger_id)
         return found
@@ -402,14 +422,16 @@ class Engine:
             ]
             for each in self._registrations.values()
         ]
-        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, int]]] = {}
+        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, int], dict[str, Any]]] = {}
         for series in self._series.values():
-            tickers.setdefault(series.ticker, ({}, [], {}))[1].append(series.dump())
+            tickers.setdefault(series.ticker, ({}, [], {}, {}))[1].append(series.dump())
         for each in self._registrations.values():
             for ticker, sent in each.delivered.items():
                 tickers[ticker][0][each.trigger_id] = [sent.until_ns, sent.suppressed, sent.open]
             for ticker, known_ns in each.heard.items():
                 tickers[ticker][2][each.trigger_id] = known_ns
+            for ticker, withheld in each.withheld.items():
+                tickers.setdefault(ticker, ({}, [], {}, {}))[3][each.trigger_id] = encoded(withheld)
         return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
 
     @classmethod
@@ -428,9 +450,12 @@ class Engine:
             chosen = frozenset(tickers) if tickers is not None else None
             engine._registrations[trigger_id] = Registration(trigger_id, number, known[key], at_ns, chosen)
         for ticker, part in state.tickers.items():
-            delivered, several, *heard = from_json(part)
-            for trigger_id, known_ns in heard[0].items() if heard else ():
+            delivered, several, *more = from_json(part)
+            for trigger_id, known_ns in more[0].items() if more else ():
                 engine._registrations[trigger_id].heard[ticker] = known_ns
+            for trigger_id, values in more[1].items() if len(more) > 1 else ():
+                registration = engine._registrations[trigger_id]
+                registration.withheld[ticker] = decoded(values, registration, ticker)
             for trigger_id, values in delivered.items():
                 engine._registrations[trigger_id].delivered[ticker] = Delivered(*values)
             for each in several:

@@ -27,6 +27,8 @@ class TriggerState(IntEnum):
     SUSPENDED = 3
     """It exceeded a limit and is not evaluated any more."""
     ENDED = 4
+    PAUSED = 5
+    """It takes rows and does not fire."""
 
 
 class EventKind(IntEnum):

@@ -76,6 +76,16 @@ class TriggerRpcs:
         self.engine.context.metrics.trigger_registrations.labels(status).inc()
         return answer
 
+    async def PauseTrigger(self, request: pb.PauseTriggerRequest, _: object) -> pb.PauseTriggerResponse:
+        """Pause a trigger."""
+        await self.engine.triggers.pause(request.trigger_id, current_caller(), paused=True)
+        return pb.PauseTriggerResponse()
+
+    async def ResumeTrigger(self, request: pb.ResumeTriggerRequest, _: object) -> pb.ResumeTriggerResponse:
+        """Resume a paused trigger."""
+        await self.engine.triggers.pause(request.trigger_id, current_caller(), paused=False)
+        return pb.ResumeTriggerResponse()
+
     async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, _: object) -> pb.DeleteTriggerResponse:
         """Delete a trigger."""
         await self.engine.triggers.delete(request.trigger_id, current_caller())
@@ -223,4 +233,11 @@ def decode_reported(message: ppb.ReportedTriggerEvent) -> store.ReportedEvent:
 
 def _encode_change(change: store.TriggerChange) -> ppb.TriggerChange:
     trigger = messages.encode_request(change.trigger) if change.trigger else None
-    return ppb.TriggerChange(registration=change.registration, trigger=trigger, registered_ns=change.registered_ns)
+    return ppb.TriggerChange(
+        registration=change.registration,
+        trigger=trigger,
+        registered_ns=change.registered_ns,
+        paused=change.is_paused,
+        changed_ns=change.changed_ns,
+        registered_sequence=change.registered_sequence,
+    )

@@ -17,7 +17,7 @@ MAX_TRIGGER_ID = 128
 MAX_TICKERS = 1_000
 MAX_SQL_BYTES = 16 * 1024
 MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 1_000
-_NEEDED = (TriggerState.WAITING, TriggerState.RUNNING)
+_NEEDED = (TriggerState.WAITING, TriggerState.RUNNING, TriggerState.PAUSED)
 
 
 def check(trigger: Trigger, venues: Container[str]) -> None:

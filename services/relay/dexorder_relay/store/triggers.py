@@ -31,6 +31,9 @@ class TriggerChange(NamedTuple):
     registration: int
     registered_ns: int
     trigger: Trigger | None
+    is_paused: bool = False
+    changed_ns: int = 0
+    registered_sequence: int = 0
 
 
 class TriggerChanges(NamedTuple):
@@ -119,7 +122,8 @@ def register(
             continue
         new = RegisteredTrigger(trigger, 0, now_ns, TriggerState.RUNNING, period_seconds)
         row = {name: each for name, each in REGISTERED.values(new).items() if name != "registration"}  # SQLite's number
-        _run(connection, insert("triggers", row | {"change": _next_change(connection)}))
+        change = _next_change(connection)
+        _run(connection, insert("triggers", row | {"change": change, "registered_sequence": change}))
         owned[client] += 1
         outcomes.append((new, True))
     return outcomes
@@ -132,6 +136,17 @@ def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> bool:
         " WHERE trigger_id = ? AND deleted_ns IS NULL"
     )
     return connection.execute(sql, (now_ns, _next_change(connection), trigger_id)).rowcount > 0
+
+
+def pause(connection: Connection, trigger_id: str, *, paused: bool, now_ns: int) -> RegisteredTrigger | None:
+    """Store that the trigger that has an id now is paused or runs. Return it as it was; None if there is none."""
+    known = find(connection, trigger_id)
+    state = TriggerState.PAUSED if paused else TriggerState.RUNNING
+    other = [TriggerState.RUNNING, TriggerState.WAITING] if paused else [TriggerState.PAUSED]
+    if known is not None and known.state in other:
+        change = {"state": state, "changed_ns": now_ns, "change": _next_change(connection)}
+        _run(connection, update("triggers", change, registration=known.registration))
+    return known
 
 
 def page(connection: Connection, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:
@@ -156,12 +171,9 @@ def changes_after(connection: Connection, after: Cursor | None, limit: int) -> T
     (newest,) = connection.execute("SELECT max(sequence) FROM trigger_changes").fetchone()
     last = start.cursor._replace(sequence=newest or _meta(connection, Log.TRIGGER_CHANGES.forgotten))
     if start.is_reset:
-        found = [
-            TriggerChange(each.registration, each.registered_ns, each.trigger)
-            for each in live(connection)
-            if each.state in (TriggerState.WAITING, TriggerState.RUNNING)
-        ]
-        return TriggerChanges(start, found, last)
+        states = TriggerState.RUNNING, TriggerState.PAUSED
+        running = "SELECT * FROM triggers WHERE deleted_ns IS NULL AND state IN (?, ?) ORDER BY registration"
+        return TriggerChanges(start, [*map(_read_change, select(connection, running, *states))], last)
     sql = "SELECT * FROM triggers WHERE change > ? ORDER BY change LIMIT ?"
     rows = list(select(connection, sql, start.cursor.sequence, limit))
     cursor = last._replace(sequence=rows[-1]["change"]) if len(rows) == limit else last
@@ -170,7 +182,10 @@ def changes_after(connection: Connection, after: Cursor | None, limit: int) -> T
 
 def _read_change(row: Row) -> TriggerChange:
     trigger = TRIGGER.read(row) if row["deleted_ns"] is None else None
-    return TriggerChange(row["registration"], row["registered_ns"], trigger)
+    is_paused = row["state"] == TriggerState.PAUSED
+    return TriggerChange(
+        row["registration"], row["registered_ns"], trigger, is_paused, row["changed_ns"], row["registered_sequence"]
+    )
 
 
 def report(

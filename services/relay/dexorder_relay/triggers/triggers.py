@@ -19,7 +19,7 @@ from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError
 from dexorder_common.model.periods import check_period
 from dexorder_common.model.realtime import RealtimeParams, Subscription
-from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger
+from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
 from dexorder_common.rpc.identity import Caller
 from dexorder_relay import access
 from dexorder_relay.access import check_user
@@ -154,6 +154,24 @@ class RegisteredTriggers:
         if await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns()):
             self._drop([known.trigger])
         self._notify()
+
+    async def pause(self, trigger_id: str, caller: Caller | None = None, *, paused: bool) -> None:
+        """Pause or resume a trigger; on disk when this returns.
+
+        Raises:
+            NotFound: There is none, or it is another client's.
+            InvalidRequest: It is suspended or has ended.
+        """
+        context = self._context
+        known = await context.store.read(store.find, trigger_id)
+        if known is None or not access.owns(caller, known.trigger.client_id):
+            raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
+        if known.state in (TriggerState.SUSPENDED, TriggerState.ENDED):
+            raise InvalidRequest(
+                f"trigger_id {trigger_id!r} is {known.state.name}: {known.reason}; delete it and register it again"
+            )
+        await context.store.write(store.pause, trigger_id, paused=paused, now_ns=context.clock.wall_ns())
+        context.signals.notify("triggers")
 
     async def listed(self, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:
         """Return a page of triggers by registration, after one."""

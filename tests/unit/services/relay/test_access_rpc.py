@@ -125,6 +125,8 @@ MATRIX = {
     "RealtimeService/WatchMarketData": CLIENTS,
     "TriggerService/RegisterTrigger": CLIENTS,
     "TriggerService/RegisterTriggers": CLIENTS,
+    "TriggerService/PauseTrigger": CLIENTS,
+    "TriggerService/ResumeTrigger": CLIENTS,
     "TriggerService/DeleteTrigger": CLIENTS,
     "TriggerService/ListTriggers": CLIENTS,
     "TriggerService/WatchTriggerEvents": CLIENTS,

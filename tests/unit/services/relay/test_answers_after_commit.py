@@ -179,6 +179,11 @@ async def trigger_to_delete(s: Suite) -> Call:
     return lambda: s.relay.trigger.DeleteTrigger(trigger_pb.DeleteTriggerRequest(trigger_id="t"))
 
 
+async def trigger_to_pause(s: Suite) -> Call:
+    await register(s, "t")
+    return lambda: s.relay.trigger.PauseTrigger(trigger_pb.PauseTriggerRequest(trigger_id="t"))
+
+
 CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
     (other_subscribed, 0),
     (subscribed, 0),
@@ -194,6 +199,7 @@ CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
     (trigger_to_register, 0),
     (triggers_to_register, 0),
     (trigger_to_delete, 0),
+    (trigger_to_pause, 0),
     (trigger_events, 0),
     (coverage_to_repair, 0),
 ]
@@ -228,6 +234,7 @@ PLACES = {
     "start.py load await": "the relay serves when it has loaded",
     "triggers/alerts.py AlertSender._send_some await": ORDER,
     "triggers/triggers.py RegisteredTriggers._accept await": AFTER.format("trigger_to_register"),
+    "triggers/triggers.py RegisteredTriggers.pause await": AFTER.format("trigger_to_pause"),
     "triggers/triggers.py RegisteredTriggers.delete await": AFTER.format("trigger_to_delete"),
     "triggers/triggers.py RegisteredTriggers.report await": AFTER.format("trigger_events"),
     "verification/rechecker.py Rechecker._second_look await": ORDER,

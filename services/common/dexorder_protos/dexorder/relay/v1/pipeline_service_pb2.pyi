@@ -439,10 +439,19 @@ class TriggerChange(_message.Message):
     REGISTRATION_FIELD_NUMBER: _builtins.int
     TRIGGER_FIELD_NUMBER: _builtins.int
     REGISTERED_NS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    CHANGED_NS_FIELD_NUMBER: _builtins.int
+    REGISTERED_SEQUENCE_FIELD_NUMBER: _builtins.int
     registration: _builtins.int
     """Number of the registration."""
     registered_ns: _builtins.int
     """Time of the registration, nanoseconds since the epoch."""
+    paused: _builtins.bool
+    """Whether it is paused."""
+    changed_ns: _builtins.int
+    """Time at which it was last paused or resumed, nanoseconds since the epoch; 0 if it never was."""
+    registered_sequence: _builtins.int
+    """Position of its registration among all changes: a pipeline that has had it and has no such trigger has ended it."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
         """The trigger; absent if the registration is deleted."""
@@ -453,10 +462,13 @@ class TriggerChange(_message.Message):
         registration: _builtins.int = ...,
         trigger: _ingest_pb2.CEPTriggerRequest | None = ...,
         registered_ns: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+        changed_ns: _builtins.int = ...,
+        registered_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registered_ns", b"registered_ns", "registration", b"registration", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "paused", b"paused", "registered_ns", b"registered_ns", "registered_sequence", b"registered_sequence", "registration", b"registration", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

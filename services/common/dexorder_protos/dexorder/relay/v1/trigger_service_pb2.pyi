@@ -38,6 +38,8 @@ class _TriggerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TriggerS
     """The pipeline has stopped evaluating it because it exceeded a limit. Delete it to use its id again."""
     TRIGGER_STATE_ENDED: _TriggerState.ValueType  # 4
     """It has ended by itself: it fires once, or its time is over."""
+    TRIGGER_STATE_PAUSED: _TriggerState.ValueType  # 5
+    """A client has paused it: it takes rows and does not fire."""
 
 class TriggerState(_TriggerState, metaclass=_TriggerStateEnumTypeWrapper):
     """State of a trigger."""
@@ -52,6 +54,8 @@ TRIGGER_STATE_SUSPENDED: TriggerState.ValueType  # 3
 """The pipeline has stopped evaluating it because it exceeded a limit. Delete it to use its id again."""
 TRIGGER_STATE_ENDED: TriggerState.ValueType  # 4
 """It has ended by itself: it fires once, or its time is over."""
+TRIGGER_STATE_PAUSED: TriggerState.ValueType  # 5
+"""A client has paused it: it takes rows and does not fire."""
 Global___TriggerState: _TypeAlias = TriggerState  # noqa: Y015
 
 class _TriggerEventKind:
@@ -222,6 +226,84 @@ class TriggerAlert(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TriggerAlert: _TypeAlias = TriggerAlert  # noqa: Y015
+
+@_typing.final
+class PauseTriggerRequest(_message.Message):
+    """Trigger to pause."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIGGER_ID_FIELD_NUMBER: _builtins.int
+    trigger_id: _builtins.str
+    """Id given at its registration."""
+    def __init__(
+        self,
+        *,
+        trigger_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trigger_id", b"trigger_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseTriggerRequest: _TypeAlias = PauseTriggerRequest  # noqa: Y015
+
+@_typing.final
+class PauseTriggerResponse(_message.Message):
+    """The pause is on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseTriggerResponse: _TypeAlias = PauseTriggerResponse  # noqa: Y015
+
+@_typing.final
+class ResumeTriggerRequest(_message.Message):
+    """Trigger to resume."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIGGER_ID_FIELD_NUMBER: _builtins.int
+    trigger_id: _builtins.str
+    """Id given at its registration."""
+    def __init__(
+        self,
+        *,
+        trigger_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trigger_id", b"trigger_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeTriggerRequest: _TypeAlias = ResumeTriggerRequest  # noqa: Y015
+
+@_typing.final
+class ResumeTriggerResponse(_message.Message):
+    """The end of the pause is on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeTriggerResponse: _TypeAlias = ResumeTriggerResponse  # noqa: Y015
 
 @_typing.final
 class DeleteTriggerRequest(_message.Message):

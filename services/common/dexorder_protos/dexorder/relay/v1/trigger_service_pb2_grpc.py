@@ -45,6 +45,16 @@ class TriggerServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersResponse.FromString,
                 _registered_method=True)
+        self.PauseTrigger = channel.unary_unary(
+                '/dexorder.relay.v1.TriggerService/PauseTrigger',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.PauseTriggerRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.PauseTriggerResponse.FromString,
+                _registered_method=True)
+        self.ResumeTrigger = channel.unary_unary(
+                '/dexorder.relay.v1.TriggerService/ResumeTrigger',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerResponse.FromString,
+                _registered_method=True)
         self.DeleteTrigger = channel.unary_unary(
                 '/dexorder.relay.v1.TriggerService/DeleteTrigger',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.DeleteTriggerRequest.SerializeToString,
@@ -93,6 +103,24 @@ class TriggerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseTrigger(self, request, context):
+        """Pause a trigger: it takes rows as before, and what is settled from now on does not fire. A paused one stays so.
+
+        NOT_FOUND if there is none under this id; INVALID_ARGUMENT if it has been suspended or has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTrigger(self, request, context):
+        """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
+
+        Errors as PauseTrigger; one that runs goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTrigger(self, request, context):
         """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept.
         """
@@ -135,6 +163,16 @@ def add_TriggerServiceServicer_to_server(servicer, server):
                     servicer.RegisterTriggers,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersResponse.SerializeToString,
+            ),
+            'PauseTrigger': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTrigger,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.PauseTriggerRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.PauseTriggerResponse.SerializeToString,
+            ),
+            'ResumeTrigger': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTrigger,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerResponse.SerializeToString,
             ),
             'DeleteTrigger': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTrigger,
@@ -212,6 +250,60 @@ class TriggerService:
             '/dexorder.relay.v1.TriggerService/RegisterTriggers',
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.RegisterTriggersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseTrigger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.TriggerService/PauseTrigger',
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.PauseTriggerRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.PauseTriggerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeTrigger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.TriggerService/ResumeTrigger',
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,16 @@ class TriggerServiceStub:
     reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
     registers what is not registered yet.
     """
+    PauseTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.PauseTriggerRequest, _trigger_service_pb2.PauseTriggerResponse]
+    """Pause a trigger: it takes rows as before, and what is settled from now on does not fire. A paused one stays so.
+
+    NOT_FOUND if there is none under this id; INVALID_ARGUMENT if it has been suspended or has ended.
+    """
+    ResumeTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.ResumeTriggerRequest, _trigger_service_pb2.ResumeTriggerResponse]
+    """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
+
+    Errors as PauseTrigger; one that runs goes on.
+    """
     DeleteTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
     ListTriggers: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.ListTriggersRequest, _trigger_service_pb2.ListTriggersResponse]
@@ -77,6 +87,16 @@ class TriggerServiceAsyncStub(TriggerServiceStub):
     One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
     reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
     registers what is not registered yet.
+    """
+    PauseTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.PauseTriggerRequest, _trigger_service_pb2.PauseTriggerResponse]  # type: ignore[assignment]
+    """Pause a trigger: it takes rows as before, and what is settled from now on does not fire. A paused one stays so.
+
+    NOT_FOUND if there is none under this id; INVALID_ARGUMENT if it has been suspended or has ended.
+    """
+    ResumeTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.ResumeTriggerRequest, _trigger_service_pb2.ResumeTriggerResponse]  # type: ignore[assignment]
+    """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
+
+    Errors as PauseTrigger; one that runs goes on.
     """
     DeleteTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]  # type: ignore[assignment]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
@@ -117,6 +137,28 @@ class TriggerServiceServicer(metaclass=_abc_1.ABCMeta):
         One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
         reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
         registers what is not registered yet.
+        """
+
+    @_abc_1.abstractmethod
+    def PauseTrigger(
+        self,
+        request: _trigger_service_pb2.PauseTriggerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trigger_service_pb2.PauseTriggerResponse, _abc.Awaitable[_trigger_service_pb2.PauseTriggerResponse]]:
+        """Pause a trigger: it takes rows as before, and what is settled from now on does not fire. A paused one stays so.
+
+        NOT_FOUND if there is none under this id; INVALID_ARGUMENT if it has been suspended or has ended.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeTrigger(
+        self,
+        request: _trigger_service_pb2.ResumeTriggerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trigger_service_pb2.ResumeTriggerResponse, _abc.Awaitable[_trigger_service_pb2.ResumeTriggerResponse]]:
+        """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
+
+        Errors as PauseTrigger; one that runs goes on.
         """
 
     @_abc_1.abstractmethod

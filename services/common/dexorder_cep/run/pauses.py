@@ -1,0 +1,77 @@
+"""Pauses: outcomes that a paused trigger does not send, kept for as long as a resumption may be on its way. Pure.
+
+A paused trigger takes rows as any other, so that its state is that of the newest row when it is resumed. A client that
+resumes it may have its answer before the engine learns of it: what was settled in between is sent then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dexorder_cep.compile.plans import ResultColumn
+from dexorder_cep.run.delivery import Delivered, Firing, Outcome, Registration, TriggerEnded, deliver
+from dexorder_cep.run.runs import RunResult
+from dexorder_cep.run.stream import Stream
+from dexorder_common.model.times import SECOND_NS
+
+WITHHELD_NS = 120 * SECOND_NS
+"""Time for which outcomes are kept."""
+MAX_WITHHELD = 100
+"""Outcomes of a trigger on one ticker that are kept."""
+
+
+def withhold(
+    registration: Registration, stream: Stream, result: RunResult, period_ns: int, stamp_ns: int
+) -> list[Outcome]:
+    """Keep the outcomes of a result on a ticker that is paused, but for the end of the trigger's time.
+
+    What is not sent starts no cooldown.
+    """
+    before = registration.delivered.get(stream.ticker, Delivered())
+    until_ns, suppressed, is_open = before.until_ns, before.suppressed, before.open
+    found = deliver(registration, stream, result, period_ns)
+    registration.delivered[stream.ticker] = Delivered(until_ns, suppressed, is_open)
+    if found and isinstance(found[0], TriggerEnded):
+        return found
+    kept = registration.withheld[stream.ticker]
+    kept += [(stamp_ns, each) for each in found]
+    kept[:] = [each for each in kept[-MAX_WITHHELD:] if each[0] > stamp_ns - WITHHELD_NS]
+    return []
+
+
+def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcome]:
+    """End the pause on a ticker; return the outcomes whose rows were settled after a time."""
+    found: list[Outcome] = []
+    for stamp_ns, each in registration.withheld.pop(ticker, ()):
+        if stamp_ns <= at_ns:
+            continue
+        found.append(each)
+        if isinstance(each, TriggerEnded):
+            break
+        if isinstance(each, Firing):
+            until_ns = each.time_ns + registration.compiled.parameters.cooldown_ns
+            registration.delivered[ticker] = Delivered(until_ns, 0, each.context["kind"] != "resolved")
+    return found
+
+
+def encoded(withheld: Iterable[tuple[int, Outcome]]) -> list[Any]:
+    """Return kept outcomes as JSON values."""
+    return [
+        [stamp_ns, each.event_id, each.time_ns, each.rows, each.context]
+        if isinstance(each, Firing)
+        else [stamp_ns, None, each.time_ns, each.reason, None]
+        for stamp_ns, each in withheld
+    ]
+
+
+def decoded(values: Iterable[Any], registration: Registration, ticker: str) -> list[tuple[int, Outcome]]:
+    """Return the outcomes that ``encoded`` was given."""
+    columns: tuple[ResultColumn, ...] = registration.compiled.columns
+    name, number = registration.trigger_id, registration.number
+    return [
+        (stamp_ns, TriggerEnded(name, number, time_ns, rows))
+        if event_id is None
+        else (stamp_ns, Firing(event_id, name, number, ticker, time_ns, columns, tuple(map(tuple, rows)), context))
+        for stamp_ns, event_id, time_ns, rows, context in values
+    ]
