@@ -1,6 +1,6 @@
 """Points per second and CPU per point of our host with a Python UDF on our SDK, by transport, stream and batch.
 
-    python -m bench.udf [--points 200000] [--rounds 3]
+    python -m bench.udf [--points 200000] [--rounds 3] [--only topic|kapacitor]
 
 The points are candles: 5 doubles, 1 int, 2 tags. ``moving_average`` answers each point with one, ``mirror`` with
 itself, ``same`` sends its frame on. ``batch_outliers`` reads batches of 1,000 and returns the few that are far. CPU is
@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.parts import udf_kapacitor, udf_topic
 from bench.parts.cpu import process_cpu_seconds
 from dexorder_udf import messages
 from dexorder_udf.framing import FrameSplitter
@@ -189,6 +190,13 @@ def main() -> None:
                 ]
             )
             print(rows[-1], file=sys.stderr)
+    if arguments.only in ("", "kapacitor"):
+        print("Under Kapacitor's host:\n")
+        head = ["edge, agent", "UDF CPU µs/point", "points/s", "longest delay of a lone point, ms"]
+        print(markdown(head, list(udf_kapacitor.rows())) + "\n")
+    if arguments.only in ("", "topic"):
+        rate, cpu_us = udf_topic.measure(arguments.points)
+        print(f"To a topic, sender and gateway in one process: {rate:,.0f} rows/s, {cpu_us:.1f} µs of CPU a row.\n")
     print(
         markdown(
             ["UDF", "over", "min points/s", "median", "max", "host CPU µs/point", "UDF CPU µs/point", "CPU limit"], rows

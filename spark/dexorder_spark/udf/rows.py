@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
+
+import orjson
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.times import iso_microseconds
@@ -81,12 +83,9 @@ def message_of(udf: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def text_of(udf: str, row: Mapping[str, Any]) -> bytes:
     """Return the message as JSON; numbers that JSON lacks are text."""
-    return json.dumps(_plain(message_of(udf, row)), ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, float) and not (float("-inf") < value < float("inf")):
-        return str(value)
-    return value
+    message = message_of(udf, row)
+    fields = message["fields"]
+    for name, value in fields.items():
+        if isinstance(value, float) and not isfinite(value):
+            fields[name] = str(value)
+    return orjson.dumps(message)

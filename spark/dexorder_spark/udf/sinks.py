@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import grpc
@@ -137,12 +138,15 @@ def _parts(records: Iterable[_Record]) -> Iterator[list[_Record]]:
 
 def record_of(name: str, row: Row) -> record_pb.NewRecord:
     """Return the record of a row: JSON, with the group as its key."""
-    headers = {"dx-udf": name, "dx-sequence": str(row["sequence"])}
+    sequence = record_pb.NewRecordHeader(name="dx-sequence", value=b"%d" % row["sequence"])
     return record_pb.NewRecord(
-        key=str(row["group"]).encode(),
-        value=text_of(name, row),
-        headers=[record_pb.NewRecordHeader(name=key, value=value.encode()) for key, value in headers.items()],
+        key=str(row["group"]).encode(), value=text_of(name, row), headers=(_name_header(name), sequence)
     )
+
+
+@cache
+def _name_header(name: str) -> record_pb.NewRecordHeader:
+    return record_pb.NewRecordHeader(name="dx-udf", value=name.encode())
 
 
 def event_of(name: str, output: UdfOutput, row: Row) -> user_pb.UserEvent:
