@@ -1,5 +1,6 @@
 """Lost, duplicate and changed candles on a faulty exchange: the whole suite beside ccxt's tutorial loop and
-``paginate``; and the ingestor alone where an exchange is untrue for a time.
+``paginate``; and the ingestor alone where an exchange is untrue for a time. Trades in real time beside a bare ccxt.pro
+loop and cryptofeed.
 
     .venv/bin/python -m bench.completeness [--small] [--share 5,20,50] [--rows NAME,...] [--out FILE]
 
@@ -8,7 +9,8 @@ fetches a range of its own in three ways, one after the other, with the same rul
 candle with the exchange's answer without faults. Then two tables of faults that last for a time, stay at a replica or
 are always in the same place (`bench.parts.completeness.timed`), and one of the calls that prove that a market has no
 candle before its listing (`bench.parts.completeness.listing`), in virtual time; ``--rows`` of these alone start no
-suite. Prints Markdown, and progress on stderr. The exit code is 0 only if dexorder kept its promise in every cell
+suite. ``--rows realtime`` is the table of trades in real time (`bench.parts.completeness.live`), which takes ten
+minutes. Prints Markdown, and progress on stderr. The exit code is 0 only if dexorder kept its promise in every cell
 (`bench.parts.completeness.tables.Result`).
 """
 
@@ -26,7 +28,7 @@ from pathlib import Path
 
 import structlog
 
-from bench.parts.completeness import cells, listing, query_odds, tables, timed, timed_cells, timed_tables, ways
+from bench.parts.completeness import cells, listing, live, query_odds, tables, timed, timed_cells, timed_tables, ways
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
@@ -194,6 +196,14 @@ def listing_documents(results: list[listing.ListingResult]) -> Iterator[str]:
     yield listing.table(results)
 
 
+def live_documents(results: list[bool]) -> Iterator[str]:
+    """Yield the table of trades in real time; ``results`` gets whether dexorder kept its promise."""
+    with tempfile.TemporaryDirectory() as folder:
+        text, is_kept = live.measure(Path(folder))
+    results.append(is_kept)
+    yield text
+
+
 def split_rows(names: Sequence[str] | None) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """Return the names of rows of the first tables and of the timed ones; None for all of them, [] for none."""
     if names is None:
@@ -219,7 +229,9 @@ def main() -> int:
     options = read_options()
     offered, skipped = cells.offered()
     is_listing = options.rows is None or listing.ROW in options.rows
-    rows, timed_rows = split_rows(options.rows and [name for name in options.rows if name != listing.ROW])
+    is_live = options.rows is None or live.ROW in options.rows
+    others = (listing.ROW, live.ROW)
+    rows, timed_rows = split_rows(options.rows and [name for name in options.rows if name not in others])
     try:
         plan = cells.plan(
             chosen(offered, rows),
@@ -239,13 +251,17 @@ def main() -> int:
     texts = documents(options, plan, skipped, results) if plan else iter([heading("Completeness on a bad exchange")])
     timed_plan = [] if timed_rows == [] else timed_cells.chosen(timed_rows)
     timed_texts = timed_documents(timed_plan, timed_results) if timed_plan else iter(())
-    for text in chain(texts, timed_texts, listing_documents(listing_results) if is_listing else ()):
+    live_results: list[bool] = []
+    listing_texts = listing_documents(listing_results) if is_listing else ()
+    for text in chain(texts, timed_texts, listing_texts, live_documents(live_results) if is_live else ()):
         print(text, flush=True)
         if options.out:
             with options.out.open("a") as file:
                 file.write(f"{text}\n")
     wrong = any(run.first.is_silently_wrong for result in timed_results for run in result.runs)
-    kept = [result.as_promised for result in results] + [result.as_promised for result in listing_results]
+    kept = [*live_results, *(result.as_promised for result in results)] + [
+        result.as_promised for result in listing_results
+    ]
     return int(wrong or not all(kept))
 
 

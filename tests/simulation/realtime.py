@@ -231,7 +231,7 @@ class RealtimeStory:
             job = self.relay.realtime.registry.job_for(TICKER) if self.relay.realtime else None
             if job is not None and 0 in job.positions:
                 is_running = job.state is RealtimeState.RUNNING
-                reason = job.knowledge.waiting  # not why an earlier dispatch ended
+                reason = job.waiting  # not why an earlier dispatch ended
                 self.samples.append(Sample(self.run.loop.now_ns, job.positions[0].settled_ns, is_running, reason))
 
     async def _note_provisional(self) -> None:

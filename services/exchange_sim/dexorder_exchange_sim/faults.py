@@ -33,7 +33,7 @@ Replica = Literal["absent", "behind"]
 Kind = Literal[Ban, Refusal, Silence, Body, Less, Changed, Placed, Replica]
 AtOnce = Literal["ws_close", "ws_abort", "ws_half", "ws_silence", "ws_freeze", "ws_lag", "ws_garbage"]
 """Kinds that need no message, so that a command can order them."""
-SocketKind = Literal[AtOnce, "ws_cut", "ws_drop", "ws_double", "ws_shuffle"]
+SocketKind = Literal[AtOnce, "ws_cut", "ws_drop", "ws_double", "ws_shuffle", "ws_edited"]
 """Kinds that strike a message of a WebSocket, and its connection; see `socket_faults`."""
 BANS, SILENCES, PLACED, REPLICAS = map(get_args, (Ban, Silence, Placed, Replica))
 SOCKET_KINDS, AT_ONCE = get_args(SocketKind), get_args(AtOnce)

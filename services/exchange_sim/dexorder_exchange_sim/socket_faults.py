@@ -8,12 +8,14 @@
 | ``ws_lag`` | the message and all behind it wait until ``lag_s`` have passed |
 | ``ws_garbage``, ``ws_cut`` | malformed text or binary data, or half of the text, instead of the message |
 | ``ws_drop``, ``ws_double`` | the message is lost; is sent again at once |
+| ``ws_edited`` | the price of a trade of Binance has another first digit than REST's |
 | ``ws_shuffle`` | the message and the next ones, ``size`` together, in another order |
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
 from dataclasses import dataclass
 
@@ -30,6 +32,7 @@ GARBAGE: tuple[str | bytes, ...] = (
 )
 """Malformed JSON, another text, JSON of another type, bytes that are not UTF-8, messages without their fields."""
 _NO_MESSAGE = '{"e":"trade"}'
+_PRICE = re.compile(r'(?<="p":")[0-9]')
 _SHUFFLED = 5
 _HELD_S = 1.0
 """Longest wait of a message for others to change places with."""
@@ -79,6 +82,8 @@ class SocketOutbox:
             self.strike(strike.rule, now_s=now_s, roll=strike.roll, text=text)
         elif kind == "ws_cut":
             self._send(text[: len(text) // 2], now_s)
+        elif kind == "ws_edited":
+            self._send(_PRICE.sub(_other_digit, text, count=1), now_s)
         elif kind == "ws_double":
             self._send(text, now_s)
             self._send(text, now_s)
@@ -141,3 +146,8 @@ def shuffled(size: int, roll: int) -> list[int]:
     """Return the places of some messages in an order that 64 random bits decide, never the original one."""
     order = sorted(range(size), key=lambda place: hashlib.blake2b(f"{roll}/{place}".encode()).digest())
     return order if order != sorted(order) else order[::-1]
+
+
+def _other_digit(digit: re.Match[str]) -> str:
+    """Return another digit, which is not 0."""
+    return str(int(digit[0]) % 9 + 1)

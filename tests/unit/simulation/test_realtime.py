@@ -10,8 +10,10 @@ from tests.simulation.realtime import RealtimeProfile, RealtimeStory
 from tests.simulation.realtime_profiles import HOLD, HONEST, MENDED, PRODUCT, PROFILES, RARE
 
 SEEDS = range(1, 5)
-FOUND = ((5001, PROFILES["no numbers, parts that die"]), (5005, RARE), (5005, PRODUCT))
-"""Runs that were broken once: a job that did not say why it waits, and a socket that lives on after a silence."""
+_PARTS_THAT_DIE = PROFILES["no numbers, parts that die"]
+FOUND = ((5001, _PARTS_THAT_DIE), (6004, _PARTS_THAT_DIE), (5005, RARE), (6003, RARE), (5005, PRODUCT), (6009, PRODUCT))
+"""Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, and a market
+whose first trades REST lacked."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:

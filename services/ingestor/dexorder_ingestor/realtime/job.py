@@ -84,7 +84,13 @@ class RealtimeRunner:
             begin = await resume(services.publisher, services.settings, job_id, fallback_ns=now_ns, periods=periods)
         except (ExchangeFailure, Unavailable) as error:
             return DispatchEnd(job_id, success=False, message=str(error))
-        return await LiveJob(dispatch, begin, services, trace).run(stop) if begin else None
+        if begin is None:
+            return None
+        self._joiner.markets += 1
+        try:
+            return await LiveJob(dispatch, begin, services, trace).run(stop)
+        finally:
+            self._joiner.markets -= 1
 
     async def close(self) -> None:
         """Close all sockets, and send no further record."""
@@ -146,7 +152,7 @@ class LiveJob:
 
     def _tell(self) -> None:
         self._publisher.waiting = self._teller.text
-        self._publisher.tell()
+        self._publisher.tell(again=bool(self._teller.text))
 
     def take_live(self) -> relay_pb.JobMarketData | None:
         """See `LiveSource.take_live`."""

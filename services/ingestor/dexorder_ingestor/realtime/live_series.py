@@ -254,6 +254,10 @@ class LiveSeries:
         """Time of the next record of trades, unless more come; far away if there is nothing to record."""
         return self._batches.due_ns(self._feed.settled_ns) if self._include_trades else NEVER_NS
 
+    def set_tick(self, tick_ns: int) -> None:
+        """Set the time between two ticks, at which records of trades are due."""
+        self._batches.tick_ns = tick_ns
+
     def has_records_before(self, time_ns: int) -> bool:
         """Return whether candles are closed, or a record of trades is due before a time."""
         batches, closed = self._before_lost

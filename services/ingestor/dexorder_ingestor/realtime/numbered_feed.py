@@ -83,7 +83,8 @@ class NumberedFeed:
         self.seam: Seam | None = None
         """Numbers have begun again: trades behind the released ones, until the caller takes them."""
         self.gaps = OpenGaps(provisional)
-        alone = sorted(each for each in provisional if each.reason is ProvisionalReason.ONE_SOURCE)
+        one_source = ProvisionalReason.ONE_SOURCE
+        alone = sorted(each for each in provisional if each.reason is one_source and not each.first_id)
         self._alone = (
             alone[0]._replace(span=TimeRange(alone[0].span.start_ns, alone[-1].span.end_ns)) if alone else None
         )
@@ -280,6 +281,9 @@ class NumberedFeed:
         self._known.add([anchor.trade] if anchor.trade else [])
         if self._recorded is not None and first is not None and first > self._recorded + 1:
             first, self._last, self._link = self._recorded + 1, None, self._recorded
+        elif self._recorded is None and first and anchor.trade is None:  # only REST says that none is before it
+            span = TimeRange(self._begin_ns, anchor.first_ns + 1)
+            self.gaps.open(OpenGap(0, first - 1, span, ProvisionalReason.ONE_SOURCE, answer.clock_ns))
         self._sequence = NumberedTrades(first, self._begin_ns)
         kept, self._kept = self._kept, []
         return self._add(kept) if first is not None else []

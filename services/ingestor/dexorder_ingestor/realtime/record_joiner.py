@@ -38,6 +38,8 @@ class RecordJoiner:
         self._publisher = publisher
         self._waiting: dict[str, list[_Waiting]] = {}
         self._lanes: dict[str, asyncio.Task[None]] = {}
+        self.markets = 0
+        """Number of markets whose records it joins."""
 
     async def produce(self, headers: PageHeaders, value: bytes) -> None:
         """Produce a record joined with others; return when Kafka has acknowledged it, maybe more than once.

@@ -20,6 +20,7 @@ from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_ingestor.realtime.live_series import DueTrades, LiveSeries
 from dexorder_ingestor.realtime.records import RecordHeaders, candle_pages, trades_value
 from dexorder_ingestor.realtime.relay_client import SeriesReport
+from dexorder_ingestor.realtime.trade_batches import tick_of
 
 _SHORTEST_WAIT_NS, _LONGEST_WAIT_NS = SECOND_NS // 1_000, SECOND_NS
 
@@ -58,6 +59,7 @@ class RecordPublisher:
         try:
             while not self.is_fenced and not stop.is_set:
                 self.alarm.reset()
+                self.series.set_tick(tick_of(self.services.joiner.markets))
                 if not await self._publish(flush=False):
                     await self._until_due()
             if not self.is_fenced:
@@ -115,12 +117,13 @@ class RecordPublisher:
         self.checks.add(closed)
         self.tell()
 
-    def tell(self) -> bool:
-        """Report what the job knows beside its records, if it has changed; return whether provisional spans have."""
+    def tell(self, *, again: bool = False) -> bool:
+        """Report what the job knows beside its records, if it has changed, or again; return whether provisional spans
+        have changed."""
         series, told = self.series, self._told
         checked = self.checks.unchecked()
         known = Knowledge(series.provisional, checked, series.corrected, series.late, self.waiting)
-        if known == told:
+        if known == told and not again:
             return False
         metrics, venue = self.services.metrics, self.services.venue.name
         metrics.corrected_trades.labels(venue).inc(known.corrected - told.corrected)

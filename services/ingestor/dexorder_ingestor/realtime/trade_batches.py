@@ -1,6 +1,6 @@
 """Records of trades and the span of time that each of them settles. Pure.
 
-A record holds the trades until the next tick of ``MAX_BATCH_NS``, at most ``MAX_BATCH_TRADES``. Its span begins where
+A record holds the trades until the next tick, at most ``MAX_BATCH_TRADES``. Its span begins where
 the one before it ended, and ends at the settled time, or before the first trade that is left for the next record. A
 quiet market is settled by a record without trades once in a while.
 """
@@ -15,10 +15,20 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
 
 MAX_BATCH_NS = SECOND_NS // 10
+"""Time between two ticks of a process with up to `_MARKETS` markets."""
+_LONGEST_BATCH_NS = SECOND_NS
+_MARKETS = 100
+"""Each record costs the process, and the table's driver, a fixed time; so with more markets they are as many a second,
+and hold more trades each."""
 MAX_BATCH_TRADES = 5_000
 """About 300 kB. An overloaded process takes seconds for a call of the gateway, so a backlog needs large records."""
 HEARTBEAT_NS = 60 * SECOND_NS
 NEVER_NS = 2**63
+
+
+def tick_of(markets: int) -> int:
+    """Return the time between two ticks of a process that follows so many markets."""
+    return min(MAX_BATCH_NS * -(-max(1, markets) // _MARKETS), _LONGEST_BATCH_NS)
 
 
 class TradeBatch(NamedTuple):
@@ -33,6 +43,8 @@ class TradeBatches:
 
     def __init__(self, start_ns: int, *, silent_ns: int = 0, now_ns: int) -> None:
         """Begin the first span at ``start_ns``, ``silent_ns`` after the last record before it."""
+        self.tick_ns = MAX_BATCH_NS
+        """Time between two ticks, as `tick_of` has it for the process."""
         self._end_ns = start_ns
         self._trades: list[Trade] = []
         self.lowest: int | None = None
@@ -84,7 +96,7 @@ class TradeBatches:
 
     def _tick_ns(self) -> int:
         """Return the next tick after the first trade; all markets have the same ones, so that records can be joined."""
-        return (self._first_ns // MAX_BATCH_NS + 1) * MAX_BATCH_NS
+        return (self._first_ns // self.tick_ns + 1) * self.tick_ns
 
     def _next(self, count: int, settled_ns: int) -> list[TradeBatch]:
         """Return the next records. Its time grows with the trades, not with their square, however many wait."""

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from dexorder_common.model.times import iso
+from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.realtime.exchange_tasks import Services
 from dexorder_ingestor.realtime.live_series import LiveSeries
 from dexorder_ingestor.realtime.waiting import Progress, Wait, WaitReason
 
 log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 1.0
+_REPEAT_NS = 20 * SECOND_NS
+"""Time after which a reason is told again: a relay that has started again does not know it."""
 
 
 @dataclass(eq=False)
@@ -22,7 +24,7 @@ class WaitTeller:
     """Looks once a second at what a job has settled.
 
     Attributes:
-        tell: Called after a change of ``wait``.
+        tell: Called after a change of ``wait``, and from time to time as long as there is a reason.
         wait: Why the job settles nothing; None if it does.
     """
 
@@ -32,6 +34,7 @@ class WaitTeller:
     progress: Progress
     tell: Callable[[], object]
     wait: Wait | None = None
+    _told_ns: int = 0
 
     @property
     def text(self) -> str:
@@ -61,8 +64,10 @@ class WaitTeller:
 
     def _change(self, found: Wait | None) -> None:
         before, self.wait = self.wait, found
-        if found == before:
+        now_ns = self.services.venue.clock.monotonic_ns()
+        if found == before and (found is None or now_ns < self._told_ns + _REPEAT_NS):
             return
+        self._told_ns = now_ns
         self._count(before, -1)
         self._count(found, 1)
         if (found and found.reason) != (before and before.reason):

@@ -259,6 +259,8 @@ class RealtimeJobs:
         """Note who has a dispatch, and tell it to stop one that is fenced or not wanted any more."""
         job = self.registry.current_job(dispatch_id)
         if job is not None:
+            if job.identity is None:
+                self._live.changed(job.ticker)
             job.identity = identity
             self._follow(job)
         elif self.registry.is_fenced(dispatch_id):

@@ -136,6 +136,13 @@ class RealtimeJob:
             return RealtimeState.WAITING
         return RealtimeState.STOPPING if self.must_stop else RealtimeState.RUNNING
 
+    @property
+    def waiting(self) -> str:
+        """Why the current dispatch settles nothing, as far as it is known; empty without a reason."""
+        if self.dispatch_id is not None and self.identity is None:
+            return "the relay was started again, and nothing has been heard of the ingestor of this job since"
+        return self.knowledge.waiting
+
     def add(self, started: StartedSubscription) -> list[tuple[int, TimeRange]]:
         """Add a subscription; return by period the ranges of candles that must be fetched as history for it.
 
@@ -269,7 +276,7 @@ class RealtimeJob:
             self.ingestor or (self.identity.hex() if self.identity else ""),
             self.dispatched_ns,
             max(self.dispatches - 1, 0),
-            self.knowledge.waiting or self.error,
+            self.waiting or self.error,
             self.next_attempt_ns,
             series,
             self.knowledge.provisional,
@@ -336,7 +343,7 @@ class Registry:
     def waiting(self, ticker: str) -> str:
         """Return why the running job of an instrument settles nothing; empty if it does."""
         job = self.job_for(ticker)
-        return job.knowledge.waiting if job else ""
+        return job.waiting if job else ""
 
     def add_job(self, job: RealtimeJob) -> None:
         """Add a job that is new, or read from the database at start."""

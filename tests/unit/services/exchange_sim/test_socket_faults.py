@@ -82,3 +82,8 @@ def test_rules_of_messages_and_of_requests_do_not_strike_each_other() -> None:
     assert FaultPlan([FaultRule(kind="ws_drop", symbol="ETHUSDT")], seed=1).pick(MESSAGE, "BTCUSDT") is None
     with pytest.raises(ValidationError, match="path and replicas have no effect on ws_drop"):
         FaultRule(kind="ws_drop", path="*")
+
+
+def test_an_edited_message_has_another_price() -> None:
+    text = '{"e":"aggTrade","p":"9.50","q":"1.0"}'
+    assert sent(outbox(text, text, struck=0, kind="ws_edited"), 100) == [text.replace('"9.5', '"1.5'), text]

@@ -19,6 +19,7 @@ class Anchor:
         is_found: The search is over.
         trade: The last known trade before the time; None if the market has none.
         first_number: Number of the first trade at or after the time; None if the market has had no trade so far.
+        first_ns: Time of that trade, where no trade before the time is known.
     """
 
     def __init__(self, begin_ns: int, *, by_number: bool) -> None:
@@ -30,6 +31,7 @@ class Anchor:
         self.is_found = False
         self.trade: Trade | None = None
         self.first_number: int | None = None
+        self.first_ns = begin_ns
         self._begin_ns = begin_ns
         self._by_number = by_number
         self._queries = 0
@@ -56,9 +58,9 @@ class Anchor:
             self.first_number = self.trade.number + 1
             self.is_found = True
             return
-        lowest = min((trade.number for trade in trades), default=None)
-        if lowest is not None and (self.first_number is None or lowest < self.first_number):
-            self.first_number = lowest
+        lowest = min(trades, key=lambda trade: trade.number, default=None)
+        if lowest is not None and (self.first_number is None or lowest.number < self.first_number):
+            self.first_number, self.first_ns = lowest.number, lowest.time_ns
             self._agreed = 0
         elif self._queries > _LOOKBACKS + 1:
             self._agreed += 1

@@ -164,6 +164,22 @@ def _begun(**options: Any) -> NumberedFeed:
     return feed
 
 
+def test_a_market_that_begins_without_an_earlier_trade_may_have_had_some_and_that_is_named() -> None:
+    """REST alone says so, and a replica may lack them: the first number is not 0."""
+    feed, known = NumberedFeed(BY_NUMBER, BEGIN_NS, None, now_ns=0), [_trade(100, BEGIN_NS + 20)]
+    found: list[Trade] = []
+    for _ in range(15):
+        feed.query()
+        found += feed.answered(TradeAnswer(known, False, BEGIN_NS + SECOND_NS), now_ns=0)
+    assert found == known
+    (named,) = feed.provisional
+    assert (named.first_id, named.last_id, named.span) == ("0", "99", TimeRange(BEGIN_NS, BEGIN_NS + 21))
+    feed.received([_trade(98, BEGIN_NS + 10)], now_ns=1)
+    assert feed.late == [_trade(98, BEGIN_NS + 10)]
+    again = NumberedFeed(BY_NUMBER, BEGIN_NS + 21, 100, now_ns=0, provisional=feed.provisional)
+    assert again.provisional == feed.provisional
+
+
 def test_the_last_trades_of_an_earlier_dispatch_are_recalled_with_the_values_of_rest() -> None:
     for searched in (False, True):  # the same where an older candle is wanted, too
         feed, known = (

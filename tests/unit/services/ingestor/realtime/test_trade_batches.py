@@ -12,6 +12,7 @@ from dexorder_ingestor.realtime.trade_batches import (
     TradeBatch,
     TradeBatches,
     lowest_after,
+    tick_of,
 )
 
 
@@ -129,3 +130,12 @@ def test_a_quiet_market_is_settled_once_a_minute_across_dispatches_and_late_trad
     assert batches.take(200, now_ns=MAX_BATCH_NS + 1) == [TradeBatch(TimeRange(100, 200), ())]
     assert batches.take(300, now_ns=MAX_BATCH_NS + HEARTBEAT_NS) == []
     assert batches.take(300, now_ns=MAX_BATCH_NS + HEARTBEAT_NS + 1) == [TradeBatch(TimeRange(200, 300), ())]
+
+
+def test_with_more_markets_records_are_as_many_a_second_and_hold_more_trades() -> None:
+    assert [tick_of(markets) // MAX_BATCH_NS for markets in (0, 1, 100, 101, 500, 10_000)] == [1, 1, 1, 2, 5, 10]
+    batches = TradeBatches(0, now_ns=0)
+    batches.tick_ns = tick_of(500)
+    batches.add([_trade(1, 10)], now_ns=2 * MAX_BATCH_NS)
+    assert batches.take(20, now_ns=5 * MAX_BATCH_NS - 1) == [] and batches.due_ns(20) == 5 * MAX_BATCH_NS
+    assert batches.take(20, now_ns=5 * MAX_BATCH_NS) == [TradeBatch(TimeRange(0, 20), (_trade(1, 10),))]

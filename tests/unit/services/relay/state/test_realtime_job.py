@@ -216,3 +216,14 @@ def test_position_keeps_the_last_trade_id_that_is_known() -> None:
     assert (position.next_ns, position.last_trade_id) == (START_NS + 20, "17")
     position.advance(TimeRange(START_NS, START_NS + 5), "3")
     assert (position.next_ns, position.last_trade_id) == (START_NS + 20, "17")
+
+
+def test_a_job_of_which_nothing_was_heard_since_the_restart_of_the_relay_says_so() -> None:
+    relay = Relay()
+    relay.start("a", TRADES)
+    job = relay.take()
+    assert job.record().error == "" == relay.registry.waiting(TICKER)
+    job.identity = None  # as the store reads it
+    assert "nothing has been heard of the ingestor" in job.record().error == relay.registry.waiting(TICKER)
+    job.identity = b"i"
+    assert job.record().error == ""
