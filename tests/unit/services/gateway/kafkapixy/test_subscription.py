@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dexorder_common.kafka.group_member import GroupMember
+from dexorder_common.model.errors import Exhausted
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics
 from dexorder_gateway.kafkapixy.subscription import PixySubscription
@@ -62,6 +63,23 @@ async def test_fetched_record_goes_to_the_waiting_caller(reading: Reading) -> No
     task = await waiting(reading)
     reading.fetch(0)
     assert await asyncio.wait_for(task, WAIT_SECONDS) == 0
+
+
+async def test_more_callers_than_the_limit_are_refused_and_take_nothing_from_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading = Reading(monkeypatch, ConsumeConfig(channel_buffer_size=2, long_polling_timeout_ms=3_600_000))
+    calls = [asyncio.create_task(reading.of.consume()) for _ in range(50)]
+    await asyncio.sleep(0)
+    refused = [each for each in calls if each.done()]
+    assert len(refused) == 48 and reading.of.waiting == 2
+    for each in refused:
+        with pytest.raises(Exhausted, match="2 requests wait for group 'g', topic 't'"):
+            await each
+    reading.fetch(0, 1)
+    waited = await asyncio.gather(*(each for each in calls if each not in refused))
+    assert sorted(each.offset for each in waited) == [0, 1]
+    reading.of.leave()
 
 
 async def test_ack_releases_the_next_record_to_the_waiting_caller(reading: Reading) -> None:

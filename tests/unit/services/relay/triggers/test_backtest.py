@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ def answers(work):
     held = [bytes(1 << 26)]
     while True:
         held.append(bytes(1 << 26))
+    yield
+backtest.answers = answers
+backtest.main(sys.stdin.buffer, sys.stdout.buffer)
+"""
+ENDLESS = """
+import sys
+from dexorder_relay.triggers import backtest
+def answers(work):
+    while True:
+        pass
     yield
 backtest.answers = answers
 backtest.main(sys.stdin.buffer, sys.stdout.buffer)
@@ -79,3 +90,23 @@ async def test_a_backtest_that_takes_too_much_memory_says_so(tmp_path: Path, mon
     backtests = Backtests(catalog_settings(tmp_path), RelaySettings())
     with pytest.raises(Exhausted, match="more than 1024 MiB"):
         [answer async for answer in backtests.run(Trigger("t", SQL, (TICKER,)), TimeRange(at(0), at(3)))]
+
+
+async def test_a_backtest_that_takes_too_long_is_ended_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, processes, texts = asyncio.create_subprocess_exec, [], iter((ENDLESS, "pass"))
+
+    async def endless(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+        processes.append(await made(sys.executable, "-c", next(texts), **options))
+        return processes[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", endless)
+    backtests = Backtests(catalog_settings(tmp_path), RelaySettings(backtest_seconds=0.3, parallel_backtests=1))
+    work = Trigger("t", SQL, (TICKER,)), TimeRange(at(0), at(3))
+    with pytest.raises(Exhausted, match=r"longer than backtest_seconds, 0\.3"):
+        [answer async for answer in backtests.run(*work)]
+    assert await processes[0].wait() < 0, "nobody computes on"
+    with suppress(Exception):  # it has the only place
+        [answer async for answer in backtests.run(*work)]
+    assert len(processes) == 2
