@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -102,8 +103,12 @@ class DiskSpace:
         """Let a write fail from now on; for any thread."""
         self._given_up.set()
 
-    def write(self, attempt: Callable[[], T]) -> T:
-        """Return the result of a write; any error but that of a full disk is the caller's."""
+    def write(self, attempt: Callable[[], T], while_full: Callable[[], object] | None = None) -> T:
+        """Return the result of a write; any error but that of a full disk is the caller's.
+
+        Args:
+            while_full: Called again and again between two attempts; it should wait some milliseconds for its work.
+        """
         is_full = False
         while True:
             try:
@@ -119,7 +124,10 @@ class DiskSpace:
             if not is_full:
                 is_full = True
                 self.on_change(True)
-            self._given_up.wait(SPACE_SECONDS)
+            until_s = time.monotonic() + SPACE_SECONDS
+            while while_full is not None and time.monotonic() < until_s and not self._given_up.is_set():
+                while_full()
+            self._given_up.wait(max(0.0, until_s - time.monotonic()))
 
 
 def shared_journal_mode() -> str:

@@ -31,6 +31,8 @@ MAX_UNTAKEN = 10_000
 MAX_WAIT_MS = 500
 UNSENT_WAIT_MS = 5
 """Wait before acks that a connection did not take are tried again; libzmq does not tell when it has room."""
+FULL_WAIT_MS = 10
+"""Wait for messages while the disk is full."""
 FORGET_NS = 60 * SECOND_NS
 FORGET_MORE_NS = SECOND_NS // 10
 
@@ -134,16 +136,30 @@ class DispatcherCycle:
         processor, taking = self._processor, self._taking
         if not taking:
             self._sockets.unsubscribe_all()
-        reads_sub = taking and self._transient_handed - self._transient_taken < MAX_UNTAKEN
-        router, sub = self._sockets.wait(timeout_ms, router=taking, sub=reads_sub)
+        router, sub = self._sockets.wait(timeout_ms, router=taking, sub=taking and self._has_room)
         processor.begin()
         self._make_calls(math.inf if all_calls else MAX_CALLS_NS)
         more = self._take_events() if router or self._ahead else False
         if sub:
             processor.receiver.take_published(self._sockets.published(MAX_MESSAGES))
         processor.due()
-        self._carry_out(processor.commit(self._read_ahead if more else None))
+        self._carry_out(processor.commit(self._read_ahead if more else None, self._while_full))
         self._forget()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._transient_handed - self._transient_taken < MAX_UNTAKEN
+
+    def _while_full(self) -> None:
+        """Go on, while a commit waits for space, with the fast path and with answers that need no disk."""
+        taking, ahead = self._taking, len(self._ahead)
+        router, sub = self._sockets.wait(
+            FULL_WAIT_MS, router=taking and ahead < MAX_AHEAD, sub=taking and self._has_room
+        )
+        copies = self._ahead + (self._read(BATCH_MESSAGES) if router else [])
+        published = self._sockets.published(MAX_MESSAGES) if sub else ()
+        effects, self._ahead = self._processor.without_disk(copies, published)
+        self._carry_out(effects)
 
     def _make_calls(self, max_ns: float) -> None:
         until_ns = self._clock.monotonic_ns() + max_ns

@@ -28,6 +28,9 @@ Copy = tuple[Container, bytes | None, ReplyTo | None]
 ReadCopy = tuple[Container, Event | EventRefusal, ReplyTo | None]
 
 
+NO_SPACE = "RESOURCE_EXHAUSTED: the disk of the gateway's events is full; send it later under the same id"
+
+
 class EventReceiver:
     """Part of the transaction processor that handles inputs of containers.
 
@@ -79,12 +82,37 @@ class EventReceiver:
         if work.new:  # all at once, because each call of the delivery rules costs time
             work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
             work.new = []
+        self._count_refused()
+
+    def take_without_disk(self, copies: Sequence[ReadCopy]) -> list[ReadCopy]:
+        """Take copies while the disk is full; return those that wait: no CRITICAL event is refused, nor a known one."""
+        known = self._outbox.known([event.key for _, event, _ in copies if isinstance(event, Event)])
+        waiting = []
+        for copy in copies:
+            _, event, reply_to = copy
+            if isinstance(event, EventRefusal):
+                self._refuse(reply_to, event)
+            elif event.priority is Priority.INFORMATIONAL:
+                self._inform_or_refuse(event, reply_to)
+            elif event.priority is Priority.CRITICAL or self._body_of(event.key, known) is not None:
+                waiting.append(copy)
+            else:
+                self._refuse(reply_to, EventRefusal(event.key.event_id, NO_SPACE, "no_space"))
+        self._count_refused()
+        return waiting
+
+    def _count_refused(self) -> None:
         if self._refused:
             self._metrics.refused(self._refused)
             self._refused = Counter()
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
+        if critical := self.pass_on(published):
+            self.take(read_copies(critical))
+
+    def pass_on(self, published: Iterable[tuple[Container, bytes, bytes]]) -> list[Copy]:
+        """Pass events of the fast path on to open sessions; return those that are to be stored."""
         critical: list[Copy] = []
         transient, max_bytes = self.work.after_commit.transient, self._settings.max_payload_bytes
         for container, event_topic, body in published:
@@ -104,8 +132,7 @@ class EventReceiver:
                 self._metrics.dropped(problem.kind)
             else:
                 transient.append(TransientEvent(user_id, container.name, event.body))
-        if critical:
-            self.take(read_copies(critical))
+        return critical
 
     def _inform_or_refuse(self, event: Event, reply_to: ReplyTo | None) -> None:
         event_id = event.key.event_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from dexorder_common.clock import Clock
@@ -22,8 +22,9 @@ from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.channel_policy import ContactsCache
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
-from dexorder_gateway.events.dispatcher.receiver import EventReceiver
+from dexorder_gateway.events.dispatcher.receiver import EventReceiver, ReadCopy, read_copies
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
+from dexorder_gateway.events.ingress.containers import Container
 from dexorder_gateway.events.model import Contacts, EventKey, Result
 from dexorder_gateway.events.store.outbox import EventOutbox, Written
 
@@ -35,7 +36,8 @@ MAX_DUE_NS = 5_000_000
 class TransactionProcessor:
     """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time.
 
-    While the disk is full, ``commit`` and ``forget`` do not return, so nothing is taken and nothing answered.
+    While the disk is full, ``commit`` and ``forget`` do not return. Between two attempts, the caller of ``commit`` may
+    go on with what needs no disk.
     """
 
     def __init__(
@@ -136,11 +138,16 @@ class TransactionProcessor:
         self._work.presence[user_id, channel] = until_ns
         self._work.changes.add(self._delivery.user_active(user_id, channel, until_ns, now_ns=self._work.now_ns))
 
-    def commit(self, meanwhile: Callable[[Written], None] | None = None) -> AfterCommit:
+    def commit(
+        self,
+        meanwhile: Callable[[Written], None] | None = None,
+        while_full: Callable[[], object] | None = None,
+    ) -> AfterCommit:
         """Write the transaction's rows, then return their effects.
 
         Args:
             meanwhile: See `EventOutbox.write`.
+            while_full: See `DiskSpace.write`; it may call `without_disk`.
 
         Raises:
             sqlite3.Error: The rows are not on disk; memory is ahead of it, so the processor can't be used any more.
@@ -150,7 +157,7 @@ class TransactionProcessor:
         if work.has_rows:
             started = time.perf_counter()
             presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in work.presence.items()]
-            self.space.write(lambda: self._outbox.write(work.changes, work.contacts, presence, meanwhile))
+            self.space.write(lambda: self._outbox.write(work.changes, work.contacts, presence, meanwhile), while_full)
             self._count(work.changes, time.perf_counter() - started)
         effects = work.end(self.receiver.pending_acks)
         self._work = self.receiver.work = UnitOfWork(0)
@@ -159,6 +166,24 @@ class TransactionProcessor:
         if effects.transient:
             self._metrics.informed(len(effects.transient))
         return effects
+
+    def without_disk(
+        self, copies: Sequence[ReadCopy], published: Iterable[tuple[Container, bytes, bytes]]
+    ) -> tuple[AfterCommit, list[ReadCopy]]:
+        """Take what containers send while a commit waits for space; return the effects, and the copies that wait."""
+        receiver, waiting_work = self.receiver, self.receiver.work
+        receiver.work = UnitOfWork(self._clock.wall_ns())
+        try:
+            waiting = receiver.take_without_disk(copies)
+            waiting += read_copies(receiver.pass_on(published))
+            effects = receiver.work.end({})
+        finally:
+            receiver.work = waiting_work
+        if effects.acks:
+            self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
+        if effects.transient:
+            self._metrics.informed(len(effects.transient))
+        return effects, waiting
 
     def forget(self) -> bool:
         """Delete some events that are past their retention, outside of any transaction; return whether any were."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dexorder_common.clock import SystemClock
+from dexorder_common.messaging.frames import topic
+from dexorder_common.model.user_events import Priority, Status
+from dexorder_common.storage import durable_sqlite
 from dexorder_gateway.events.dispatcher.cycle import (
     BATCH_MESSAGES,
     MAX_CALLS_NS,
     MAX_MESSAGES,
     DispatcherCycle,
 )
+from dexorder_gateway.events.dispatcher.receiver import NO_SPACE
 from dexorder_gateway.events.dispatcher.thread import DispatcherThread
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
@@ -38,7 +43,7 @@ class Idle:
     def wait(self, *_: object, **__: object) -> tuple[bool, bool]:
         return False, False
 
-    def commit(self, meanwhile: object = None) -> AfterCommit:
+    def commit(self, *_: object) -> AfterCommit:
         self.transactions += 1
         return AfterCommit()
 
@@ -99,6 +104,72 @@ def test_a_cycle_that_refuses_a_flood_is_short(
     before = sockets.read
     cycle.run(0)
     assert 10 * milliseconds <= sockets.read - before < 10 * milliseconds + BATCH_MESSAGES
+    stage.outbox.close()
+
+
+class FullDisk(Idle):
+    """Sockets that have two events, of which the disk takes none until all others have come in as well."""
+
+    def __init__(self, before: Sequence[bytes], meanwhile: Sequence[bytes], published: Sequence[bytes]) -> None:
+        super().__init__()
+        self._router, self._sub = [list(before), list(meanwhile)], list(published)
+        self.acks: list[tuple[str, Status, str]] = []
+        self.has_unsent = False
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._router or self._sub)
+
+    def wait(self, *_: object, router: bool, sub: bool) -> tuple[bool, bool]:
+        return router and bool(self._router), sub and len(self._router) == 0
+
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        for each in self._router.pop(0) if self._router else ():
+            yield LOCAL, each, b"container"
+
+    def published(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        taken, self._sub = self._sub, []
+        for each in taken:
+            yield LOCAL, topic("alice"), each
+
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        self.acks += [(ack.event_id, ack.status, ack.error) for _, ack in acks]
+
+
+def test_on_a_full_disk_sessions_get_events_and_new_normal_ones_are_refused_and_critical_ones_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_sqlite, "SPACE_SECONDS", 0.01)
+    normal, informational, critical = Priority.NORMAL, Priority.INFORMATIONAL, Priority.CRITICAL
+    first = [body("old", priority=normal), body("c1", priority=critical)]
+    more = [
+        body("n", priority=normal),
+        body("c2", priority=critical),
+        body("old", priority=normal),
+        body("i", priority=informational),
+    ]
+    stage, handed = Stage(tmp_path / "e.db"), list[AfterCommit]()
+    sockets = FullDisk(first, more, [body("f", priority=informational), body("c3", priority=critical)])
+    write = stage.outbox.write
+
+    def full(*given: Any) -> None:
+        if sockets.is_full:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        write(*given)
+
+    cycle = DispatcherCycle(stage.processor, sockets, stage.clock, handed.append)
+    stage.work(lambda processor: processor.session_opened("alice"))
+    monkeypatch.setattr(stage.outbox, "write", full)
+    cycle.run(0)
+    assert sockets.acks[:2] == [("n", Status.ERROR, NO_SPACE), ("i", Status.DELIVERED, "")]
+    assert {each[:2] for each in sockets.acks[2:]} == {("old", Status.QUEUED), ("c1", Status.QUEUED)}
+    assert len(handed[0].transient) == 1 and len(handed[1].transient) == 1, "before the disk had space"
+    del sockets.acks[:]
+    cycle.run(0)
+    assert sorted(each[:2] for each in sockets.acks) == [("c2", Status.QUEUED), ("old", Status.QUEUED)]
+    assert stage.rows() == 4, "the one of the fast path, too"
     stage.outbox.close()
 
 
