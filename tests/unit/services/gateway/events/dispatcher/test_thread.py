@@ -120,8 +120,8 @@ class FullDisk(Idle):
     def is_full(self) -> bool:
         return bool(self._router or self._sub)
 
-    def wait(self, *_: object, router: bool, sub: bool) -> tuple[bool, bool]:
-        return router and bool(self._router), sub and len(self._router) == 0
+    def wait(self, *_: object, **wanted: Any) -> tuple[bool, bool]:
+        return wanted["router"] and bool(self._router), wanted["sub"] and len(self._router) == 0
 
     def events(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
         for each in self._router.pop(0) if self._router else ():
