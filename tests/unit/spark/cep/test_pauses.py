@@ -19,7 +19,9 @@ MINUTE_NS = 60 * SECOND_NS
 def change(
     sequence: int, registered: int = 1, *, number: int = 1, fire: str = "level", **state: object
 ) -> RegistrationChanges:
-    trigger = Register(number, f"t{number}", "close > 1", {"fire": fire, "initial": "fire"}, TICKERS, 0)
+    registered_ns = (number - 1) * 62 * SECOND_NS  # the second one after the first candle was settled
+    parameters = {"fire": fire, "initial": "fire"}
+    trigger = Register(number, f"t{number}", "close > 1", parameters, TICKERS, registered_ns)
     paused, changed_ns = bool(state.get("paused")), int(str(state.get("changed_ns", 0)))
     each = RegistrationChange(number, trigger, paused, changed_ns, registered)
     return RegistrationChanges([each], Cursor("epoch", sequence), is_reset=bool(state.get("reset")))
