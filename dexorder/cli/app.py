@@ -14,6 +14,7 @@ from dexorder.cli.terminal.options import (
     Chart,
     Dir,
     Format,
+    GoFlags,
     Json,
     JsonLines,
     Out,
@@ -107,8 +108,13 @@ def up(
     command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
 
 
-@app.command(epilog=example("dexorder serve relay"))
+@app.command(
+    epilog=example("dexorder serve relay", "dexorder serve gateway -kafkaPeers kafka:9092 -tcpAddr 127.0.0.1:19092"),
+    cls=GoFlags,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def serve(
+    context: typer.Context,
     part: Annotated[
         str,
         typer.Argument(
@@ -120,10 +126,13 @@ def serve(
         bool, typer.Option("--check", help="Only check its settings; exit code 1 if one is invalid")
     ] = False,
 ) -> None:
-    """Run one part in this process until SIGTERM; its settings are in the environment (docs/settings.md)."""
+    """Run one part in this process until SIGTERM; its settings are in the environment (docs/settings.md).
+
+    The gateway takes Kafka-Pixy's own flags, too.
+    """
     from dexorder.cli.suite import serve as command
 
-    command.serve(part, check=check)
+    command.serve(part, context.args, check=check)
 
 
 @app.command(

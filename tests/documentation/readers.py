@@ -17,6 +17,7 @@ from dexorder_common.rpc.identity import read_callers
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events.ingress.containers import read_containers
 from dexorder_gateway.kafkapixy.yaml_settings import read_pixy_file
+from dexorder_gateway.pixy_flags import PixyFlags
 from dexorder_spark.udf.programs import read_declared
 from tests.fixtures_tls import Authority
 from tests.paths import ROOT
@@ -70,7 +71,7 @@ def kafka_pixy(text: str, folder: Path) -> None:
     for name, file in files.items():
         text = text.replace(f"/etc/tls/{name}", str(file))
     file = written(text, folder)
-    assert set(read_pixy_file(file).proxies) == {"main", "archive"}
+    assert set(read_pixy_file(file, PixyFlags()).proxies) == {"main", "archive"}
     assert GatewaySettings(pixy_config=file, allow_insecure=True).listen == "0.0.0.0:19091"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
@@ -39,10 +39,11 @@ PARTS = {
 }
 
 
-def serve(part: str, *, check: bool = False) -> None:
+def serve(part: str, flags: Sequence[str] = (), *, check: bool = False) -> None:
     """Run the part until SIGTERM; invalid settings end the process, with one line for each.
 
     Args:
+        flags: Kafka-Pixy's own, for the gateway.
         check: Only read the settings, and print whether they are valid.
 
     Raises:
@@ -51,22 +52,33 @@ def serve(part: str, *, check: bool = False) -> None:
     """
     if part not in PARTS:
         raise typer.BadParameter(f"{part!r} is not one of {', '.join(PARTS)}", param_hint="PART")
+    if flags and part != "gateway":
+        raise typer.BadParameter(f"the {part} takes no {flags[0]!r}: only the gateway has flags, those of Kafka-Pixy")
     with _advised(part):
         if not check:
-            sys.argv = [PARTS[part].module]
+            sys.argv = [PARTS[part].module, *flags]
             runpy.run_module(PARTS[part].module, run_name="__main__", alter_sys=True)
-        elif wrong := list(wrong_settings(part)):
+        elif wrong := list(wrong_settings(part, flags)):
             raise DexorderError(f"{'; '.join(wrong)}: see docs/settings.md")
         else:
             typer.echo(f"the settings of the {part} are valid")
 
 
-def wrong_settings(part: str) -> Iterator[str]:
-    """Yield a line for each invalid setting of a part in the environment."""
+def wrong_settings(part: str, flags: Sequence[str] = ()) -> Iterator[str]:
+    """Yield a line for each invalid setting of a part in the environment and the flags."""
+    given: dict[str, Any] = {}
+    if flags:
+        from dexorder_gateway.pixy_flags import read_flags
+
+        try:
+            given["pixy_flags"] = read_flags(flags)
+        except BadSettings as error:
+            yield str(error)
+            return
     for each in PARTS[part].settings:
         module, _, name = each.partition(":")
         try:
-            read_settings(getattr(import_module(module), name))
+            read_settings(getattr(import_module(module), name), **given)
         except BadSettings as error:
             yield from (line.strip() for line in str(error).splitlines()[1:])
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+_ONE_HYPHEN = re.compile(r"\A-(?=[A-Za-z]{2})")
+
+
+class GoFlags(TyperCommand):
+    """Command that passes flags of a Go program on: ``-name``, which would be the short options n, a, m and e."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give each such flag the second hyphen, with which it is one name."""
+        return super().parse_args(ctx, [_ONE_HYPHEN.sub("--", each, count=1) for each in args])
 
 from dexorder.cli.terminal.known_tickers import complete_ticker
 

@@ -14,14 +14,15 @@ from dexorder_common.model.datasets import DATASETS
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
 from dexorder_gateway.kafkapixy.yaml_config import PixyConfig
-from dexorder_gateway.kafkapixy.yaml_settings import pixy_clusters, read_pixy_file, with_pixy_file
+from dexorder_gateway.kafkapixy.yaml_settings import FLAGS, pixy_clusters, read_pixy_file, with_pixy_file
+from dexorder_gateway.pixy_flags import PixyFlags
 
 _MIN_RECORD_BYTES = 16 * 1024 * 1024
 """Every record up to this size can be consumed, whatever size may be produced."""
 
 
 class GatewaySettings(ServiceSettings):
-    """Settings of the gateway."""
+    """Settings of the gateway; ``pixy_flags`` may be given as well, which the environment can't set."""
 
     model_config = SettingsConfigDict(
         frozen=True, env_prefix="DEXORDER_GATEWAY_", extra="ignore", populate_by_name=True
@@ -105,11 +106,16 @@ class GatewaySettings(ServiceSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _with_the_file(cls, given: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
-        path = given.get("pixy_config") or given.get("DEXORDER_PIXY_CONFIG")
-        if not path:
+        flags: PixyFlags = given.get("pixy_flags") or PixyFlags()
+        path = flags.config or given.get("pixy_config") or given.get("DEXORDER_PIXY_CONFIG")
+        if not path and not flags.values:
             return build(given)
-        file = read_pixy_file(Path(path))
-        made = build(with_pixy_file(given, file, path))
+        file = read_pixy_file(Path(path) if path else None, flags)
+        given = {
+            **{name: value for name, value in given.items() if name != "pixy_config"},
+            "DEXORDER_PIXY_CONFIG": path,
+        }
+        made = build(with_pixy_file(given, file, path or FLAGS))
         made._pixy = file
         return made
 

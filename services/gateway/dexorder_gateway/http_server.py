@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from dexorder_common.config import split_address
-from dexorder_common.rpc.lifecycle import refuse_if_served
+from dexorder_common.rpc.lifecycle import listening_on, refuse_if_served
 
 KEEPALIVE_SECONDS = 15.0
 """Time without a request after which a connection is closed."""
@@ -113,13 +113,15 @@ async def http_server(
         for address in addresses:
             if address.startswith("unix:"):
                 path = Path(address.removeprefix("unix:"))
-                refuse_if_served(path)
-                await web.UnixSite(runner, path).start()
+                with listening_on(address):
+                    refuse_if_served(path)
+                    await web.UnixSite(runner, path).start()
                 sockets.append(path)
                 bound.append(address)
             else:
                 host, port = split_address(address)
-                await web.TCPSite(runner, host, port, ssl_context=tls).start()
+                with listening_on(address):
+                    await web.TCPSite(runner, host, port, ssl_context=tls).start()
                 bound.append(f"{host}:{runner.addresses[-1][1]}")
         closing = asyncio.create_task(_close_silent(runner, served))
         try:

@@ -21,7 +21,16 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.conformance.pixy.http_client import HttpClient
 from tests.fixtures import needs_missing_topics
 from tests.fixtures_tls import Authority
-from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
+from tests.gateway_thread import (
+    GatewayThread,
+    MakeTopic,
+    StartGateway,
+    Write,
+    commit_as_others_do,
+    committed,
+    numbers,
+    records,
+)
 from tests.rig.processes import free_ports, until
 
 pytestmark = pytest.mark.kafka
@@ -79,7 +88,7 @@ def test_produce_answers_and_stores_as_kafka_pixy(client: HttpClient, kafka: str
         {"partition": 0, "offset": 1},
     )
     assert client.post(f"{path}?sync", b"{}", "application/vnd.a+json").status == 200
-    assert client.post(f"{path}?sync&key=%D0%BA", b"msg=a+form%21&key=overruled", FORM).status == 200
+    assert client.post(f"{path}?sync&key=overruled", b"msg=a+form%21&key=%D0%BA", FORM).status == 200
     assert client.post(path, b"key=k2&msg=async", FORM) == (200, {})
     until(lambda: len(records(kafka, topic)) == 5)
     stored = [(m.key(), m.value(), m.headers()) for m in records(kafka, topic)]
@@ -92,6 +101,77 @@ def test_produce_answers_and_stores_as_kafka_pixy(client: HttpClient, kafka: str
     ]
 
 
+def literal(address: str, request: bytes) -> bytes:
+    """Return the answer to these bytes, without a library that would write them another way."""
+    with socket.create_connection(split_address(address), 30) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+def test_bytes_of_keys_and_messages_are_stored_as_they_were_sent(
+    client: HttpClient, both: HttpGateway, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    """Otherwise different keys become one, and compaction deletes records."""
+    topic = kafka_topic(1)
+    form = b"Content-Type: application/x-www-form-urlencoded"
+
+    def send(parameters: bytes, body: bytes, kind: bytes = form) -> None:
+        target = b"/topics/%s/messages?sync%s" % (topic.encode(), parameters)
+        lines = (
+            b"POST %s HTTP/1.1" % target,
+            b"Host: x",
+            b"Connection: close",
+            kind,
+            b"Content-Length: %d" % len(body),
+        )
+        answer = literal(both.address, b"\r\n".join((*lines, b"", body)))
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+
+    send(b"&key=%FF%00%FE", b"\xfe\x00", b"Content-Type: text/plain")
+    send(b"&key=%FF%FE", b"{\xff", b"Content-Type: application/json")
+    send(b"&key=query", b"key=%ff%01&msg=%FF%00%FE+%2b")
+    send(b"", b"msg=\xff\xfe&key=a\xff")
+    send(b"&key=q&msg=of+the+query", b"a=1")
+    send(b"&msg=of+the+query", b"msg=of+the+body&msg=second")
+    stored = [(m.key(), m.value()) for m in records(kafka, topic)]
+    assert stored == [
+        (b"\xff\x00\xfe", b"\xfe\x00"),
+        (b"\xff\xfe", b"{\xff"),
+        (b"\xff\x01", b"\xff\x00\xfe +"),
+        (b"a\xff", b"\xff\xfe"),
+        (b"q", b"of the query"),
+        (None, b"of the body"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"POST /topics/\xff/messages HTTP/1.1",
+        b"POST /topics/%FF/messages HTTP/1.1",
+        b"POST /clusters/%FF/topics/t/messages HTTP/1.1",
+        b"POST /topics/t/messages HTTP/1.1\r\nIdempotency-Key: \xff",
+        b"POST /topics/t/messages HTTP/1.1\r\nX-Kafka-A: \xff",
+        b"GET /topics/t/messages?group=%FF HTTP/1.1",
+        b"GET /topics/t/messages?group=\xff HTTP/1.1",
+        b"POST /topics/t/acks?group=g&partition=%FF&offset=0 HTTP/1.1",
+        b"GET /topics/t/offsets?group=%ED%A0%80 HTTP/1.1",
+    ],
+)
+def test_bytes_that_are_no_text_are_the_callers_mistake_where_a_text_is_expected(
+    both: HttpGateway, line: bytes
+) -> None:
+    lines = (line, b"Host: x", b"Connection: close", b"Content-Type: text/plain", b"Content-Length: 1", b"", b"x")
+    answer = literal(both.address, b"\r\n".join(lines))
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), answer
+
+
+def test_the_largest_record_is_written(client: HttpClient, kafka_topic: MakeTopic) -> None:
+    path = f"/topics/{kafka_topic(1)}/messages?sync&key=k"
+    assert client.post(path, bytes(999_999)).status == 200
+    assert client.post(path, bytes(1_000_000)).status == 400
+
+
 def test_bad_produce_is_refused(client: HttpClient, kafka_topic: MakeTopic) -> None:
     path = f"/topics/{kafka_topic(1)}/messages"
     refusals = [
@@ -99,7 +179,9 @@ def test_bad_produce_is_refused(client: HttpClient, kafka_topic: MakeTopic) -> N
         (client.post(path, b"May the Force be with you!", FORM), 400, "empty message"),
         (client.post(path, b"x", X_Kafka_Foo="invalid!"), 400, "Invalid base64 encoding for header: X-Kafka-Foo"),
         (client.post("/topics/a%20b/messages?sync", b"x"), 400, "topic 'a b' is not a topic's name"),
-        (client.post("/clusters/other/topics/t/messages", b"x"), 400, "cluster 'other' is not configured"),
+        (client.post("/clusters/other/topics/t/messages", b"x"), 400, "proxy `other` does not exist"),
+        (client.post(f"{path}?key=100%", b"x"), 400, "key has the escape '%'"),
+        (client.post(path, b"&" * 1_000, FORM), 400, "1001 parameters are given"),
         (client.post(path, bytes(1_100_000)), 400, "message of 1100000 bytes is larger than topic"),
         (client.post(path, bytes(5_000_000)), 413, "Maximum request body size 4194304 exceeded"),
     ]
@@ -127,7 +209,7 @@ def test_record_is_consumed_as_kafka_pixy_shows_it(
     }
     assert client.consume(topic) == {"key": None, "value": "", "partition": 0, "offset": 1, "headers": []}
     status, body = client.get(f"/topics/{topic}/messages?group={topic}")  # both are acked
-    assert (status, body["error"]) == (408, f"nothing new in topic {topic!r} for group {topic!r}")
+    assert (status, body["error"]) == (408, "long polling timeout")
 
 
 def test_acks_in_the_next_call_and_alone(client: HttpClient, kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
@@ -215,10 +297,48 @@ def test_offsets_are_shown_and_set(client: HttpClient, kafka_topic: MakeTopic, w
     assert client.get(f"{path}&time_ms=0").body[0]["offset_at_time"] == 0
     assert client.post(f"{path}&time_ms={now_ms + 3_600_000}") == (200, {})
     assert [each["offset"] for each in client.get(path).body] == [6, 0]
-    for garbage in (b"garbage", b"{}", b"[1]", b'[{"offset": "x"}]', b'[{"partition": 4294967296}]'):
+    assert client.post(path, b'[{"PARTITION": 0, "oFFset": 5, "offset": 3, "Metadata": null}]') == (200, {})
+    assert [each["offset"] for each in client.get(path).body] == [3, 0]
+    for garbage, text in (
+        (b"garbage", "Expecting value"),
+        (b"[" * 100_000, ""),
+        (b"\xff", ""),
+        (b"{}", "it is not a list"),
+        (b"null", "it is not a list"),
+        (b"[1]", "offsets[0] is not an object"),
+        (b'[{"partition": 0, "offset": 1}, {"partition": 1}]', "offsets[1].offset is missing"),
+        (b'[{"partition": 0, "offset": null}]', "offsets[0].offset is missing"),
+        (b'[{"offset": 0}]', "offsets[0].partition is missing"),
+        (b'[{"Partition": 0, "Offsett": 1}]', "offsets[0].offset is missing"),
+        (b'[{"partition": 0, "offset": "x"}]', "offsets[0].offset 'x' is not a number of at most 64 bits"),
+        (b'[{"partition": 0, "offset": true}]', "offsets[0].offset 'True' is not a number"),
+        (b'[{"partition": 0, "offset": 1.0}]', "offsets[0].offset '1.0' is not a number"),
+        (b'[{"partition": 0, "offset": 9223372036854775808}]', "offsets[0].offset '9223372036854775808' is not"),
+        (
+            b'[{"partition": 4294967296, "offset": 0}]',
+            "offsets[0].partition '4294967296' is not a number of at most 32",
+        ),
+        (b'[{"partition": 0, "offset": 1, "metadata": 7}]', "offsets[0].metadata '7' is not a text"),
+        (b'[{"partition": 0, "offset": 1, "metadata": "\\ud800"}]', "offsets[0].metadata '\\ud800' is not a text"),
+    ):
         status, answer = client.post(path, garbage)
-        assert (status, answer["error"][:28]) == (400, "Failed to parse the request:")
-    assert client.post(path, b'[{"partition": 2}]').status == 400
+        wanted = f"Failed to parse the request: {text}"
+        assert (status, answer["error"][: len(wanted)]) == (400, wanted)
+    assert client.post(path, b'[{"partition": 2, "offset": 0}]').status == 400
+    assert client.post(path, b'[{"partition": 0, "offset": -1}]').status == 400
+    assert [each["offset"] for each in client.get(path).body] == [3, 0]
+
+
+def test_a_commit_to_the_oldest_record_is_shown_and_read_as_one(
+    client: HttpClient, kafka: str, kafka_topic: MakeTopic, write: Write, both: HttpGateway
+) -> None:
+    """Kafka-Pixy's clients set -2; the group starts at the oldest record, wherever new groups start."""
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    commit_as_others_do(kafka, topic, topic, -2, b"")
+    shown = {"partition": 0, "begin": 0, "end": 3, "count": 3, "offset": -2, "lag": 3}
+    assert client.get(f"/topics/{topic}/offsets?group={topic}") == (200, [shown])
+    assert client.consume(topic)["offset"] == 0
 
 
 @needs_missing_topics
@@ -243,9 +363,21 @@ def test_topics_and_consumers(client: HttpClient, kafka_topic: MakeTopic, write:
     ((group, consumers),) = client.get(f"/topics/{topic}/consumers").body.items()
     assert (group, list(consumers.values())) == (topic, [[0, 1]])
     assert client.get(f"/topics/{topic}/consumers?group={topic}").body == {topic: consumers}
-    assert client.get(f"/topics/{topic}/consumers?group=other").status == 400
+    assert client.get(f"/topics/{topic}/consumers?group=other") == (400, {"error": "unknown consumer group other"})
+    elsewhere = client.get(f"/topics/{topic}-2/consumers?group={topic}")
+    assert elsewhere == (400, {"error": f"topic {topic}-2 is not consumed by {topic}"})
     assert client.get("/_ping") == (200, "pong")
     assert client.get("/topics/a/b/c").status == 404
+
+
+def test_the_first_call_waits_for_kafkas_first_answer(kafka: str, kafka_topic: MakeTopic) -> None:
+    """Kafka-Pixy connects before it listens; scripts that wait for the port call at once."""
+    topic = kafka_topic(1)
+    started = HttpGateway(kafka)
+    try:
+        assert started.http.post(f"/topics/{topic}/messages?sync", b"x").status == 200
+    finally:
+        started.grpc.stop()
 
 
 # ---- who may call

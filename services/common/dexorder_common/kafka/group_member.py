@@ -26,6 +26,7 @@ from dexorder_common.kafka.member_commits import (
     metadata_of,
     position_of,
 )
+from dexorder_common.kafka.partition_queue import BEGINNING
 from dexorder_common.model.errors import SuiteError
 
 log = structlog.get_logger(__name__)
@@ -334,7 +335,7 @@ class GroupMember:
 
     def _topics_with_commits(self, consumer: Consumer, found: Sequence[TopicPartition]) -> set[str]:
         """Return the topics in which the group has commits, of those in ``found``."""
-        with_commits = {part.topic for part in found if part.offset >= 0}
+        with_commits = {part.topic for part in found if _is_commit(part.offset)}
         highest = {part.topic: max(p.partition for p in found if p.topic == part.topic) for part in found}
         others = [
             TopicPartition(topic, partition)
@@ -343,7 +344,8 @@ class GroupMember:
             for partition in range(last)
         ]
         if others:  # the partitions of other members
-            with_commits |= {part.topic for part in committed(consumer, others, _QUERY_SECONDS) if part.offset >= 0}
+            found_others = committed(consumer, others, _QUERY_SECONDS)
+            with_commits |= {part.topic for part in found_others if _is_commit(part.offset)}
         return with_commits
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -360,6 +362,11 @@ class GroupMember:
             consumer, [(t, p) for t, reading in list(self._topics.items()) for p in reading.queue.partitions]
         )
         consumer.close()
+
+
+def _is_commit(offset: int) -> bool:
+    """Return whether a group has a commit: ``BEGINNING``, which other programs commit, is none and starts there."""
+    return offset >= 0 or offset == BEGINNING
 
 
 def _known(epoch: int | None) -> int:

@@ -26,6 +26,8 @@ from dexorder_common.kafka.commits import Commit, StartPosition, commit_metadata
 T = TypeVar("T", bound=Sized)
 BEGINNING, END = -2, -1
 """Positions of librdkafka: the first record of the log, and the next one to be written."""
+MIN_SHARE_RECORDS = 64
+"""Least number of fetched records of a partition at which fetching pauses, if the partitions share a buffer."""
 _UNLIMITED = 1 << 62
 
 
@@ -41,6 +43,8 @@ class ReadRules:
         keep_records: Keep delivered records until their ack; otherwise they are read from Kafka again.
         buffer_records: Fetched records of a partition at which fetching pauses, until half of it.
         buffer_bytes: The same, in bytes.
+        buffer_shared: Whether both are limits of the topic's partitions here together; then each has an equal part, at
+            least `MIN_SHARE_RECORDS`.
     """
 
     new_group_start: int = BEGINNING
@@ -51,6 +55,7 @@ class ReadRules:
     keep_records: bool = True
     buffer_records: int = 64
     buffer_bytes: int = 1 << 22
+    buffer_shared: bool = False
 
 
 class Delivery(NamedTuple, Generic[T]):
@@ -301,15 +306,18 @@ class PartitionQueue(Generic[T]):
         """Number of fetched records."""
         return len(self._fetched)
 
-    @property
-    def is_full(self) -> bool:
-        """True if fetching should pause."""
-        return self.length >= self.rules.buffer_records or self.length_bytes >= self.rules.buffer_bytes
+    def is_full(self, share: int) -> bool:
+        """Return whether fetching should pause; ``share`` partitions have the buffer together."""
+        return self.length >= self._most_records(share) or self.length_bytes >= self.rules.buffer_bytes // share
 
-    @property
-    def has_room(self) -> bool:
-        """True if fetching may go on after it was full."""
-        return self.length <= self.rules.buffer_records // 2 and self.length_bytes <= self.rules.buffer_bytes // 2
+    def has_room(self, share: int) -> bool:
+        """Return whether fetching may go on after it was full."""
+        most_bytes = self.rules.buffer_bytes // share
+        return self.length <= self._most_records(share) // 2 and self.length_bytes <= most_bytes // 2
+
+    def _most_records(self, share: int) -> int:
+        most = self.rules.buffer_records
+        return most if share == 1 else max(most // share, min(most, MIN_SHARE_RECORDS))
 
     # ---- what callers do
 

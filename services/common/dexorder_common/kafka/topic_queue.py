@@ -99,9 +99,15 @@ class TopicQueue(Generic[T]):
 
     # ---- pauses
 
+    @property
+    def _share(self) -> int:
+        """Number of partitions that have the buffer together."""
+        return max(1, len(self._order)) if self.rules.buffer_shared else 1
+
     def full_partitions(self) -> dict[int, int]:
         """Return the partitions with a full buffer that are not paused, and the number of records in it."""
-        return {p: part.length for p, part in self._partitions.items() if part.is_full and not part.paused}
+        share = self._share
+        return {p: part.length for p, part in self._partitions.items() if part.is_full(share) and not part.paused}
 
     def pause(self, full: Mapping[int, int], *, others: bool = False) -> list[int]:
         """Return the partitions that must not be fetched for now.
@@ -114,7 +120,8 @@ class TopicQueue(Generic[T]):
         """
         parts = self._partitions
         fetching = [part for p, part in parts.items() if part.assigned and not part.paused and p not in full]
-        if not others and not any(part.has_room for part in fetching):
+        share = self._share
+        if not others and not any(part.has_room(share) for part in fetching):
             full = {p: before for p, before in full.items() if p in parts and parts[p].length >= before}
         chosen = [p for p in full if p in parts]
         for partition in chosen:
@@ -136,7 +143,7 @@ class TopicQueue(Generic[T]):
     def has_room(self, partition: int) -> bool:
         """Return whether a partition may be fetched again after it was full."""
         part = self._partitions.get(partition)
-        return part is None or part.has_room
+        return part is None or part.has_room(self._share)
 
     # ---- what callers do
 

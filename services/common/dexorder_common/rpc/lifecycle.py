@@ -11,8 +11,8 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,10 @@ async def grpc_server(
     address = f"{split_address(settings.listen)[0]}:{port}"
     running = RunningServer(address, server, calls, admit, health_servicer, names, settings.lame_duck_seconds)
     await running.set_serving(False)
-    with metrics_endpoint(settings.metrics_listen, registry, running.is_serving) as metrics_address:
+    with ExitStack() as stack:
+        with listening_on(settings.metrics_listen):
+            endpoint = metrics_endpoint(settings.metrics_listen, registry, running.is_serving)
+            metrics_address = stack.enter_context(endpoint)
         await server.start()
         log.info("listening", address=running.address, metrics=metrics_address or None)
         try:
@@ -199,7 +202,8 @@ async def grpc_server(
 def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
     """Bind one address, with TLS if the settings have it, and return the port; OSError if it can't be bound."""
     if address.startswith("unix:"):
-        refuse_if_served(Path(address.removeprefix("unix:")))
+        with listening_on(address):
+            refuse_if_served(Path(address.removeprefix("unix:")))
     try:
         if settings and settings.tls_certificate and settings.tls_key:
             ca = settings.tls_client_ca
@@ -212,10 +216,25 @@ def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None
         else:
             port = server.add_insecure_port(address)
     except RuntimeError as error:  # grpcio raises it for a port in use
-        raise OSError(f"can't listen on {address}: {error}") from error
+        raise CannotListen(f"can't listen on {address}: {error}") from error
     if port == 0:
-        raise OSError(f"can't listen on {address}")
+        raise CannotListen(f"can't listen on {address}")
     return port
+
+
+class CannotListen(OSError):
+    """An address that can't be bound: it is in use, or not one of this machine. Its text is the whole explanation."""
+
+
+@contextmanager
+def listening_on(address: str) -> Iterator[None]:
+    """Raise CannotListen, with the address and the reason, if the block can't bind it."""
+    try:
+        yield
+    except CannotListen:
+        raise
+    except OSError as error:
+        raise CannotListen(f"can't listen on {address}: {error.strerror or error}") from error
 
 
 def refuse_if_served(path: Path) -> None:
@@ -236,7 +255,7 @@ def refuse_if_served(path: Path) -> None:
             if error.errno is None:
                 return  # the name is too long, as bind will say
             raise
-    raise OSError(f"can't listen on unix:{path}: another process does")
+    raise CannotListen(f"can't listen on unix:{path}: another process does")
 
 
 @asynccontextmanager
@@ -265,7 +284,11 @@ def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[An
         log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext and unknown callers are accepted beyond loopback")
     try:
         uvloop.run(main())
-    except (BadSettings, Unavailable) as error:  # from the channels that main opens, and from what it reads at start
+    except (
+        BadSettings,
+        CannotListen,
+        Unavailable,
+    ) as error:  # from the channels that main opens, and from what it reads at start
         raise SystemExit(str(error)) from None
     finally:
         tracing.shutdown()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -62,13 +62,13 @@ class Admin:
 
     Args:
         client: Shared with others.
-        failure: Returns why the cluster can't be used, None if it can; calls fail with it at once.
+        usable: Returns once the cluster can be used; raises Unavailable if it can't.
     """
 
-    def __init__(self, config: ClusterConfig, client: AdminClient, failure: Callable[[], str | None]) -> None:
+    def __init__(self, config: ClusterConfig, client: AdminClient, usable: Callable[[], Awaitable[None]]) -> None:
         self._config = config
         self._client = client
-        self._failure = failure
+        self._usable = usable
         self._earliest = config.consume.new_group_start == "earliest"
         read_committed = config.consume.isolation_level == "read_committed"
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
@@ -77,34 +77,37 @@ class Admin:
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
         """Limit one call to ``CALL_TIMEOUT_SECONDS``, then raise Unavailable; turn Kafka's errors into ours."""
-        if (failure := self._failure()) is not None:
-            raise Unavailable(failure)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                await self._usable()
                 yield
         except TimeoutError as error:
             raise Unavailable(f"Kafka did not answer within {CALL_TIMEOUT_SECONDS:.0f} s") from error
         except KafkaException as error:
             raise admin_error(error.args[0]) from error
 
-    async def topics(self) -> dict[str, TopicView]:
-        """Return every topic of the cluster."""
-        metadata = await self._in_thread(partial(self._client.list_topics, timeout=_QUERY_TIMEOUT_SECONDS))
+    async def topics(self, *, with_partitions: bool = True, with_config: bool = True) -> dict[str, TopicView]:
+        """Return every topic of the cluster, with what was asked for. Answers are converted in the query's thread."""
+        return await self._in_thread(partial(self._topics, with_partitions, with_config))
+
+    def _topics(self, with_partitions: bool, with_config: bool) -> dict[str, TopicView]:
+        metadata: Any = self._client.list_topics(timeout=_QUERY_TIMEOUT_SECONDS)
         listed = {name: topic for name, topic in metadata.topics.items() if not _does_not_exist(topic.error)}
-        configs = await self._configs(listed)
+        configs = self._configs(listed) if with_config else {}
         found = {}
         for name, topic in listed.items():
-            config = configs[name]
-            if not isinstance(config, KafkaException):
-                found[name] = TopicView(_listed_partitions(topic.partitions), config)
-            elif not _does_not_exist(config.args[0]):
-                found[name] = TopicView(_listed_partitions(topic.partitions))
+            config = configs.get(name)
+            if isinstance(config, KafkaException):
+                if _does_not_exist(config.args[0]):
+                    continue
+                config = None
+            found[name] = TopicView(_listed_partitions(topic.partitions) if with_partitions else (), config)
         return found
 
     async def topic(self, name: str) -> TopicView:
         """Return one topic; raise NotFound if it does not exist."""
-        partitions, configs = await asyncio.gather(self._partitions(name), self._configs([name]))
-        config = configs[name]
+        partitions = await self._partitions(name)
+        config = (await self._in_thread(partial(self._configs, [name])))[name]
         if isinstance(config, KafkaException):
             raise admin_error(config.args[0], f"topic {name!r}")
         return TopicView(partitions, config)
@@ -125,22 +128,19 @@ class Admin:
             for each in sorted(found.partitions, key=lambda each: each.id)
         )
 
-    async def _configs(self, topics: Iterable[str]) -> dict[str, Mapping[str, str] | KafkaException]:
-        """Return the settings of each topic itself, or why they are not known."""
+    def _configs(self, topics: Iterable[str]) -> dict[str, Mapping[str, str] | KafkaException]:
+        """Return the settings of each topic itself, or why they are not known; blocks."""
         wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         if not wanted:
             return {}
         futures = self._client.describe_configs(wanted, request_timeout=_QUERY_TIMEOUT_SECONDS)
-        answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()), return_exceptions=True)
         found: dict[str, Mapping[str, str] | KafkaException] = {}
-        for resource, answer in zip(futures, answers, strict=True):
-            if isinstance(answer, KafkaException):
-                found[resource.name] = answer
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                own = (entry for entry in answer.values() if entry.source == _TOPIC_CONFIG)
+        for resource, future in futures.items():
+            try:
+                own = (entry for entry in future.result().values() if entry.source == _TOPIC_CONFIG)
                 found[resource.name] = {entry.name: entry.value or "" for entry in own}
+            except KafkaException as error:
+                found[resource.name] = error
         return found
 
     async def logs(self, topic: str) -> dict[int, LogRange]:
@@ -148,20 +148,19 @@ class Admin:
         return await self._logs(topic, [each.partition for each in await self._partitions(topic)])
 
     async def _logs(self, topic: str, partitions: Sequence[int]) -> dict[int, LogRange]:
-        begins, ends = await asyncio.gather(
-            self._offsets_at(topic, partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
-            self._offsets_at(topic, partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
-        )
+        specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        begins, ends = await self._in_thread(partial(self._offsets_at, topic, partitions, specs))
         return {partition: (begins[partition], ends[partition]) for partition in partitions}
 
-    async def _offsets_at(self, topic: str, partitions: Iterable[int], where: Any) -> dict[int, int]:
-        futures = self._list_offsets(((topic, partition) for partition in partitions), where)
-        answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
-        return {place.partition: answer.offset for place, answer in zip(futures, answers, strict=True)}
+    def _offsets_at(self, topic: str, partitions: Sequence[int], specs: Iterable[Any]) -> list[dict[int, int]]:
+        """Return the offsets by partition for each spec, one request for all partitions; blocks."""
+        asked = [self._list_offsets(((topic, partition) for partition in partitions), spec) for spec in specs]
+        return [{place.partition: future.result().offset for place, future in each.items()} for each in asked]
 
     async def offsets_at(self, topic: str, time_ms: int, logs: Mapping[int, LogRange]) -> dict[int, int]:
         """Return by partition the first offset at or after a time; else the log's end."""
-        found = await self._offsets_at(topic, logs, OffsetSpec.for_timestamp(time_ms))
+        specs = (OffsetSpec.for_timestamp(time_ms),)
+        (found,) = await self._in_thread(partial(self._offsets_at, topic, list(logs), specs))
         return {partition: offset if offset >= 0 else logs[partition][1] for partition, offset in found.items()}
 
     async def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
@@ -252,7 +251,11 @@ class Admin:
             raise Unavailable(f"group {group!r} is rebalancing; try again")
         readers = {each.group: consumers_of(each, topic) for each in found}
         if group and not readers[group]:
-            raise NotFound(f"group {group!r} does not read topic {topic!r}")
+            # Kafka-Pixy's words, which clients match
+            known = (
+                f"topic {topic} is not consumed by {group}" if found[0].members else f"unknown consumer group {group}"
+            )
+            raise NotFound(known)
         return {name: consumers for name, consumers in readers.items() if consumers}
 
     def _list_groups(self, *name: Any) -> list[GroupView]:

@@ -17,6 +17,8 @@ from dexorder_common.model.errors import InvalidRequest
 
 NO_COMMIT = -1
 """Offset of a group without a commit, as in Kafka's own protocol."""
+OLDEST = -2
+"""Offset of a group that other programs set to the log's start, however far that moves."""
 LogRange = tuple[int, int]
 """First offset and end of a partition."""
 SETTLED_STATES = {"Stable", "Empty", "Dead"}
@@ -63,11 +65,13 @@ def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, e
     """Return GetOffsets' row of a partition.
 
     Args:
-        offset: Of the commit; negative without one.
+        offset: Of the commit; ``OLDEST``, or another negative number without one.
         metadata: As confluent-kafka returns it, maybe with foreign bytes behind it.
         earliest: Whether the group would start at the log's beginning without a commit, which decides its lag.
     """
     begin, end = log
+    if offset == OLDEST:
+        return OffsetsView(partition, begin, end, OLDEST, lag=end - begin)
     if offset < 0:
         return OffsetsView(partition, begin, end, NO_COMMIT, lag=end - begin if earliest else 0)
     text, ranges = shown_metadata(offset, metadata)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -32,6 +33,8 @@ _SEARCH_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.35)
 """Pauses between the queries of one search for a topic."""
 CREATION_SECONDS = 2.0
 """Time that a broker which creates topics automatically may take; a topic that is missing for longer does not exist."""
+FIRST_ANSWER_SECONDS = 10.0
+"""Longest time that a call waits for the outcome of the first query of Kafka; its port is open before."""
 _LOG_END_POLLS = 5
 """Log ends are queried once in this many polls."""
 
@@ -50,11 +53,12 @@ class Cluster:
     def __init__(self, config: ClusterConfig, metrics: KafkaMetrics) -> None:
         self.config = config
         self.failure: str | None = "Kafka has not answered yet"
+        self._asked = asyncio.Event()  # whether Kafka was queried, with whatever result
         self._connection_errors = ConnectionErrors()
         self._kafka_up = metrics.kafka_up.labels(config.name)
         options: dict[str, Any] = {**client_options(config), "error_cb": self._connection_errors.note}
         self._admin = AdminClient(options)
-        self.admin = Admin(config, self._admin, lambda: self.failure)
+        self.admin = Admin(config, self._admin, self.wait_until_usable)
         self._partitions: dict[str, int] = {}
         self._querying = asyncio.Lock()
         self._searches: dict[str, asyncio.Task[None]] = {}
@@ -79,6 +83,7 @@ class Cluster:
                 self.failure = None
             except (KafkaException, Unavailable) as error:
                 self.failure = self._text(error)
+            self._asked.set()
             if self.failure != before:
                 self._kafka_up.set(self.failure is None)
                 if self.failure:
@@ -120,6 +125,14 @@ class Cluster:
     def _text(self, error: Exception) -> str:
         return f"Kafka at {self.config.kafka}: {self._connection_errors.text or error_text(error)}"
 
+    async def wait_until_usable(self) -> None:
+        """Return if Kafka answers; just after the start, once it has. Raises Unavailable with the reason."""
+        if not self._asked.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), FIRST_ANSWER_SECONDS)
+        if self.failure is not None:
+            raise Unavailable(self.failure)
+
     def knows(self, topic: str) -> bool:
         """Return whether the topic was in the cluster's last list."""
         return topic in self._partitions
@@ -133,6 +146,8 @@ class Cluster:
         Raises:
             Unavailable: The topic is unknown and the cluster does not answer.
         """
+        if topic not in self._partitions:
+            await self.wait_until_usable()
         deadline_s = time.monotonic() + wait_seconds
         while topic not in self._partitions:
             if self.failure:
@@ -258,7 +273,7 @@ class Clusters:
     def named(self, name: str) -> Cluster:
         """Return the cluster of a request; raise InvalidRequest if no cluster has that name."""
         if (found := self._by_name.get(name) if name else self.default) is None:
-            raise InvalidRequest(f"cluster {name!r} is not configured")
+            raise InvalidRequest(f"proxy `{name}` does not exist")
         return found
 
 

@@ -19,6 +19,8 @@ TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 CLIENT_ID = client_id("gateway")
 """Name of this process at the brokers and in ListConsumers."""
 _ACKS = {"all": "all", "leader": "1", "none": "0"}
+_RECORD_OVERHEAD_BYTES = 36
+"""What librdkafka adds to key and value of a record before it compares its size with ``message.max.bytes``."""
 _FETCH_OVERHEAD_BYTES = 1_048_576
 
 
@@ -164,7 +166,7 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "linger.ms": produce.linger_ms,
         "compression.codec": produce.compression,
         "delivery.timeout.ms": 0,
-        "message.max.bytes": produce.max_bytes,
+        "message.max.bytes": min(produce.max_bytes + _RECORD_OVERHEAD_BYTES, 1_000_000_000),
         "queue.buffering.max.messages": produce.queue_messages,
         "queue.buffering.max.kbytes": produce.queue_kbytes,
         **{name: value for name, value in given.items() if value is not None},

@@ -34,7 +34,7 @@ class Consumers:
     def refuse_if_disabled(self) -> None:
         """Raise Unavailable if this gateway may not consume from the cluster."""
         if self._config.consume.disabled:
-            raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
+            raise Unavailable("service is disabled by configuration")
 
     def subscription(self, group: str, topic: str) -> PixySubscription:
         """Return the subscription; join the group first if needed. Raises Unavailable, or Exhausted at the limit."""

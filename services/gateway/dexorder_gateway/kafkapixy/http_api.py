@@ -130,7 +130,10 @@ class HttpApi:
             parameters = await parameters_of(request)
             message = await route.read(request, parameters)
             call.method.tally.received += 1
-            answer = await getattr(self._pixy, route.name)(message, context)
+            if route.call is not None:
+                answer = await route.call(self._pixy, message, parameters)
+            else:
+                answer = await getattr(self._pixy, route.name)(message, context)
         except web.HTTPRequestEntityTooLarge as error:
             call.code = Code.RESOURCE_EXHAUSTED
             return _json({"error": error.text}, 413)

@@ -17,22 +17,20 @@ A flag counts if it is present, with any value.
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from aiohttp import web
-from multidict import MultiDict
 
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_gateway.kafkapixy.http_parameters import Parameters
+from dexorder_gateway.kafkapixy.service import KafkaPixy
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 
-Parameters = MultiDict[Any]
 _HEADER_PREFIX = "x-kafka-"
+_NOT_PARSED = "Failed to parse the request:"
 _FORM = "application/x-www-form-urlencoded"
-_JSON = re.compile(r"application/(.*\+)?json")
 
 
 class Route(NamedTuple):
@@ -43,6 +41,7 @@ class Route(NamedTuple):
         name: Method of the service.
         read: Returns the request's message.
         show: Returns the answer as a value for JSON.
+        call: Calls the service, where the message lacks a parameter; by default the method ``name``.
     """
 
     verb: str
@@ -50,6 +49,7 @@ class Route(NamedTuple):
     name: str
     read: Callable[[web.Request, Parameters], Awaitable[Any]]
     show: Callable[[Any, Parameters], Any]
+    call: Callable[[KafkaPixy, Any, Parameters], Awaitable[Any]] | None = None
 
 
 # ---- parameters of a request
@@ -57,37 +57,17 @@ class Route(NamedTuple):
 
 async def parameters_of(request: web.Request) -> Parameters:
     """Return the parameters of the query, and of the form if the body is one."""
-    form = await request.post() if request.content_type == _FORM else {}
-    return MultiDict([*request.query.items(), *form.items()])
+    query = request.raw_path.partition("?")[2].encode(errors="surrogateescape")
+    has_form = request.method == "POST" and request.content_type == _FORM
+    return Parameters(query, await request.read() if has_form else b"")
 
 
 def _place(request: web.Request) -> dict[str, str]:
-    return {name: request.match_info[name] for name in ("cluster", "topic") if name in request.match_info}
-
-
-def _group(parameters: Parameters) -> str:
-    groups = parameters.getall("group", [])
-    if len(groups) != 1:
-        raise InvalidRequest(f"one consumer group is expected, but {len(groups)} provided")
-    return str(groups[0])
-
-
-def _number(parameters: Parameters, name: str, bits: int) -> int | None:
-    if (text := parameters.get(name)) is None:
-        return None
-    if not (str(text).isascii() and str(text).isdigit() and int(text) < 1 << (bits - 1)):
-        raise InvalidRequest(f"{name} {str(text)[:80]!r} is not a number of at most {bits} bits without a sign")
-    return int(text)
-
-
-def _acked(parameters: Parameters, partition_name: str, offset_name: str) -> tuple[int, int] | None:
-    """Return partition and offset of the record to ack; None if neither is given."""
-    partition, offset = _number(parameters, partition_name, 32), _number(parameters, offset_name, 64)
-    if partition is None and offset is None:
-        return None
-    if partition is None or offset is None:
-        raise InvalidRequest(f"{partition_name} and {offset_name} either both should be provided or neither")
-    return partition, offset
+    found = {name: request.match_info[name] for name in ("cluster", "topic") if name in request.match_info}
+    for name, value in found.items():
+        if any("\ud800" <= character <= "\udfff" for character in value):  # bytes that are not UTF-8
+            raise InvalidRequest(f"{name} {value[:80]!r} is not UTF-8")
+    return found
 
 
 # ---- requests
@@ -99,19 +79,19 @@ async def _produce(request: web.Request, parameters: Parameters) -> pb.ProdRq:
         for name, value in request.headers.items()
         if name.lower().startswith(_HEADER_PREFIX)
     ]
-    key = parameters.get("key")
+    key = parameters.value("key")
     return pb.ProdRq(
         **_place(request),
-        key_value=b"" if key is None else str(key).encode(),
+        key_value=key or b"",
         key_undefined=key is None,
-        message=await _message(request),
+        message=await _message(request, parameters),
         async_mode="sync" not in parameters,
         headers=headers,
-        idempotency_key=request.headers.get("Idempotency-Key", ""),
+        idempotency_key=_idempotency_key(request),
     )
 
 
-async def _message(request: web.Request) -> bytes:
+async def _message(request: web.Request, parameters: Parameters) -> bytes:
     kind = request.content_type
     if (
         kind == "text/plain"
@@ -121,9 +101,18 @@ async def _message(request: web.Request) -> bytes:
         return await request.read()
     if kind != _FORM:
         raise InvalidRequest(f"unsupported content type {kind}")
-    if not (text := (await request.post()).get("msg")):
+    if not (message := parameters.value("msg")):
         raise InvalidRequest("empty message")
-    return str(text).encode()
+    return message
+
+
+def _idempotency_key(request: web.Request) -> str:
+    key = request.headers.get("Idempotency-Key", "")
+    try:
+        key.encode()
+    except UnicodeEncodeError:  # aiohttp keeps bytes that are not UTF-8 as lone surrogates
+        raise InvalidRequest("Idempotency-Key is not UTF-8") from None
+    return key
 
 
 def _canonical(name: str) -> str:
@@ -134,13 +123,13 @@ def _canonical(name: str) -> str:
 def _decoded(name: str, value: str) -> bytes:
     try:
         return b64decode(value, validate=True)
-    except NotBase64 as error:
+    except ValueError as error:
         raise InvalidRequest(f"Invalid base64 encoding for header: {_canonical(name)}") from error
 
 
 async def _consume(request: web.Request, parameters: Parameters) -> pb.ConsNAckRq:
-    group, no_ack = _group(parameters), "noAck" in parameters
-    acked = None if no_ack else _acked(parameters, "ackPartition", "ackOffset")
+    group, no_ack = parameters.group(), "noAck" in parameters
+    acked = None if no_ack else parameters.acked("ackPartition", "ackOffset")
     partition, offset = acked or (0, 0)
     return pb.ConsNAckRq(
         **_place(request),
@@ -153,40 +142,68 @@ async def _consume(request: web.Request, parameters: Parameters) -> pb.ConsNAckR
 
 
 async def _ack(request: web.Request, parameters: Parameters) -> pb.AckRq:
-    group, acked = _group(parameters), _acked(parameters, "partition", "offset")
+    group, acked = parameters.group(), parameters.acked("partition", "offset")
     if acked is None:
         raise InvalidRequest("partition and offset are missing")
     return pb.AckRq(**_place(request), group=group, partition=acked[0], offset=acked[1])
 
 
 async def _get_offsets(request: web.Request, parameters: Parameters) -> pb.GetOffsetsRq:
-    return pb.GetOffsetsRq(**_place(request), group=_group(parameters), time_ms=_number(parameters, "time_ms", 64))
+    return pb.GetOffsetsRq(**_place(request), group=parameters.group(), time_ms=parameters.number("time_ms", 64))
 
 
 async def _set_offsets(request: web.Request, parameters: Parameters) -> pb.SetOffsetsRq:
-    group, time_ms = _group(parameters), _number(parameters, "time_ms", 64)
+    group, time_ms = parameters.group(), parameters.number("time_ms", 64)
     body = await request.read()
     offsets = [] if time_ms is not None and not body else _listed(body)
     return pb.SetOffsetsRq(**_place(request), group=group, offsets=offsets, time_ms=time_ms)
 
 
 def _listed(body: bytes) -> list[pb.PartitionOffset]:
+    """Return the offsets of a JSON list; their fields may have any case, as Go's JSON takes them."""
     try:
         entries = json.loads(body)
-        if not isinstance(entries, list):
-            raise TypeError("not a list")
-        fields = ("partition", "offset", "metadata")
-        return [pb.PartitionOffset(**{name: each[name] for name in fields if name in each}) for each in entries]
-    except (TypeError, ValueError) as error:  # also from protobuf, for a value of another type or size
-        raise InvalidRequest(f"Failed to parse the request: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{_NOT_PARSED} {error}") from error
+    if not isinstance(entries, list):
+        raise InvalidRequest(f"{_NOT_PARSED} it is not a list")
+    return [_listed_offset(f"offsets[{index}]", each) for index, each in enumerate(entries)]
+
+
+def _listed_offset(place: str, entry: object) -> pb.PartitionOffset:
+    if not isinstance(entry, dict):
+        raise InvalidRequest(f"{_NOT_PARSED} {place} is not an object")
+    fields = {name.lower(): value for name, value in entry.items()}
+    partition, offset = (
+        _listed_number(place, fields, name, bits) for name, bits in (("partition", 32), ("offset", 64))
+    )
+    metadata = fields.get("metadata") or ""
+    try:
+        return pb.PartitionOffset(partition=partition, offset=offset, metadata=metadata)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{_NOT_PARSED} {place}.metadata {str(metadata)[:80]!r} is not a text") from error
+
+
+def _listed_number(place: str, fields: Mapping[str, object], name: str, bits: int) -> int:
+    """Return a number of an entry. A missing one is refused: as 0 it would set the group back to the log's start."""
+    value = fields.get(name)
+    if value is None:
+        raise InvalidRequest(f"{_NOT_PARSED} {place}.{name} is missing")
+    if type(value) is not int or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise InvalidRequest(f"{_NOT_PARSED} {place}.{name} {str(value)[:80]!r} is not a number of at most {bits} bits")
+    return value
 
 
 async def _list_consumers(request: web.Request, parameters: Parameters) -> pb.ListConsumersRq:
-    return pb.ListConsumersRq(**_place(request), group=_group(parameters) if "group" in parameters else "")
+    return pb.ListConsumersRq(**_place(request), group=parameters.group() if "group" in parameters else "")
 
 
 async def _list_topics(request: web.Request, parameters: Parameters) -> pb.ListTopicRq:
     return pb.ListTopicRq(**_place(request), with_partitions="withPartitions" in parameters)
+
+
+async def _call_list_topics(pixy: KafkaPixy, message: pb.ListTopicRq, parameters: Parameters) -> pb.ListTopicRs:
+    return await pixy.list_topics(message, with_config="withConfig" in parameters)
 
 
 async def _get_topic(request: web.Request, parameters: Parameters) -> pb.GetTopicMetadataRq:
@@ -269,6 +286,6 @@ ROUTES = (
     Route("GET", "/topics/{topic}/offsets", "GetOffsets", _get_offsets, _offsets),
     Route("POST", "/topics/{topic}/offsets", "SetOffsets", _set_offsets, _nothing),
     Route("GET", "/topics/{topic}/consumers", "ListConsumers", _list_consumers, _consumers),
-    Route("GET", "/topics", "ListTopics", _list_topics, _topics),
+    Route("GET", "/topics", "ListTopics", _list_topics, _topics, _call_list_topics),
     Route("GET", "/topics/{topic}", "GetTopicMetadata", _get_topic, _topic),
 )

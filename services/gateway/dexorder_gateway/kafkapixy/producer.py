@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -74,7 +75,8 @@ class RecordProducer:
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
-        self._reports: list[Report] = []
+        self._reports: deque[Report] = deque()
+        self._waking = False  # whether the loop was woken and has not taken the reports yet
         self._fatal_error = False
         self.queued = 0
         # The first is the event loop's, the second the thread's: their difference is the number still awaited.
@@ -175,14 +177,21 @@ class RecordProducer:
             self._producer.poll(0)
 
     def _hand_over(self) -> None:
-        """Pass all reports of a poll to the event loop in one call."""
-        reports = self._collect()
-        if reports and self._loop is not None:
+        """Have the event loop take all reports; a loop that is busy is woken once, however many come until it runs."""
+        if self._reports and not self._waking and self._loop is not None:
+            self._waking = True
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._settle, reports)
+                self._loop.call_soon_threadsafe(self._take_reports)
+
+    def _take_reports(self) -> None:
+        self._waking = False  # first: the thread adds a report, then looks whether to wake
+        self._settle(self._collect())
 
     def _collect(self) -> list[Report]:
-        reports, self._reports = self._reports, []
+        reports = []
+        with suppress(IndexError):
+            while True:
+                reports.append(self._reports.popleft())
         return reports
 
     def _renew(self) -> None:

@@ -25,6 +25,12 @@ from dexorder_gateway.kafkapixy.metrics import ClusterMetrics
 
 log = structlog.get_logger(__name__)
 _MAX_TICK_SECONDS = 1.0
+BUFFER_RECORDS, BUFFER_BYTES = 4_000, 1 << 22
+"""Fetched records of a group's topic, and their bytes, at which fetching pauses.
+
+A partition that was paused waits for a running fetch, up to ``fetch_wait_ms``, before it is fetched again: the buffer
+must last so long.
+"""
 
 
 class OnLeft(Protocol):
@@ -41,6 +47,9 @@ def read_rules(config: ConsumeConfig) -> ReadRules:
         ack_timeout_ns=int(config.ack_timeout_seconds * 1e9),
         max_pending=config.max_pending_messages,
         max_retries=config.max_retries,
+        buffer_records=BUFFER_RECORDS,
+        buffer_bytes=BUFFER_BYTES,
+        buffer_shared=True,
     )
 
 
@@ -186,7 +195,7 @@ class PixySubscription:
 
     def _time_out(self, waiter: asyncio.Future[Delivery[Message]]) -> None:
         if self.kafka_up:
-            _fail(waiter, NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}"))
+            _fail(waiter, NotFound("long polling timeout"))  # Kafka-Pixy's words, which clients match
         else:
             _fail(waiter, Unavailable("Kafka can't be reached"))
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from dexorder_gateway.kafkapixy.yaml_values import NOT_A_DURATION, BadYaml, parse_duration, read_tree
+from dexorder_gateway.pixy_flags import NO_FILE, PixyFlags
 
 _MIN_WITHOUT_UNIT_NS = 1_000_000
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]*\]|[^\s:,\[\]]*):(?P<port>[0-9]{1,5})")
@@ -261,14 +262,18 @@ class PixyConfig(_Part):
         return found
 
 
-def parse_pixy_config(text: str) -> PixyConfig:
-    """Parse the file's text; raise BadPixyConfig, which names each invalid place and contains no password."""
+def parse_pixy_config(text: str | None, flags: PixyFlags = PixyFlags()) -> PixyConfig:  # noqa: B008 - it is frozen
+    """Parse the text of a file, if there is one, and the flags, which override it.
+
+    Raises:
+        BadPixyConfig: Names each invalid place, and contains no password.
+    """
     try:
-        return PixyConfig.model_validate(read_tree(text))
+        return PixyConfig.model_validate(flags.applied(NO_FILE if text is None else read_tree(text)))
     except BadYaml as error:
         raise BadPixyConfig([str(error)]) from None
     except ValidationError as error:
-        raise BadPixyConfig([_problem(each) for each in error.errors(include_url=False)]) from None
+        raise BadPixyConfig([flags.named(_problem(each)) for each in error.errors(include_url=False)]) from None
 
 
 def _problem(error: Mapping[str, Any]) -> str:

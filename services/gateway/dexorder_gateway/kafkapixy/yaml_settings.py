@@ -18,9 +18,11 @@ from dexorder_gateway.kafkapixy.yaml_config import (
     Proxy,
     parse_pixy_config,
 )
+from dexorder_gateway.pixy_flags import PixyFlags
 
 PIXY_LISTEN, PIXY_HTTP_LISTEN = "127.0.0.1:19091", "127.0.0.1:19092"
 """Kafka-Pixy's own ports, but on loopback, for a file without addresses."""
+FLAGS = "Kafka-Pixy's flags"
 _HEADERS_BYTES = 65_536
 _CLUSTER_SETTINGS = (
     "kafka",
@@ -54,21 +56,28 @@ _ACKS: dict[str, Literal["all", "leader", "none"]] = {
 }
 
 
-def read_pixy_file(path: Path) -> PixyConfig:
-    """Read the file, and check that the files it names can be read; BadSettings names the invalid places."""
+def read_pixy_file(path: Path | None, flags: PixyFlags) -> PixyConfig:
+    """Read the file and the flags, and check that the files they name can be read.
+
+    Args:
+        path: None if the flags are all.
+
+    Raises:
+        BadSettings: Names the invalid places.
+    """
     try:
-        file = parse_pixy_config(path.read_text())
+        file = parse_pixy_config(None if path is None else path.read_text(), flags)
     except OSError as error:
         raise BadSettings(f"DEXORDER_PIXY_CONFIG: {path} can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadSettings(f"DEXORDER_PIXY_CONFIG: {path} is not UTF-8 text") from None
     except BadPixyConfig as error:
-        raise BadSettings("\n  ".join(f"{path}: {problem}" for problem in error.problems)) from None
+        raise BadSettings("\n  ".join(f"{path or FLAGS}: {problem}" for problem in error.problems)) from None
     for place, named in file.files:
         try:
             Path(named).read_bytes()
         except OSError as error:
-            raise BadSettings(f"{path}: {place}: {named} can't be read: {error.strerror}") from None
+            raise BadSettings(f"{path or FLAGS}: {place}: {named} can't be read: {error.strerror}") from None
     return file
 
 

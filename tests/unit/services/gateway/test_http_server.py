@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from contextlib import suppress
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from dexorder_common.rpc.lifecycle import CannotListen
 from dexorder_gateway import http_server as module
 from dexorder_gateway.http_server import http_server
 
@@ -62,3 +65,15 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
         async with asyncio.timeout(20):
             assert b"hello" in await reader.read()
         writer.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:{port}", "unix:/no/folder/s", "unix:/tmp/" + "x" * 150, "host.invalid:1"]
+)
+async def test_an_address_that_cannot_be_bound_is_named_with_the_reason(address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        named = address.format(port=other.getsockname()[1])
+        with pytest.raises(CannotListen) as caught:
+            async with http_server(app(), [named], stop_seconds=1):
+                raise AssertionError("it serves")
+    assert re.match(f"can't listen on {re.escape(named)}: .", str(caught.value))

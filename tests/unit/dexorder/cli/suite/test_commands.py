@@ -172,6 +172,20 @@ def test_serve_checks_the_settings_of_one_part(monkeypatch: pytest.MonkeyPatch) 
     assert dexorder("serve", "nothing", "--check").exit_code == 2
 
 
+def test_serve_gives_the_gateway_kafka_pixys_own_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
+        monkeypatch.delenv(name)
+    valid = dexorder("serve", "gateway", "-kafkaPeers=host:9092", "--check", "-tcpAddr", "127.0.0.1:1", "-tls")
+    assert (valid.exit_code, valid.stdout) == (0, "the settings of the gateway are valid\n")
+    wrong = dexorder("serve", "gateway", "-grpcAddr", "0.0.0.0:19091", "--check")
+    assert wrong.exit_code == 1 and "0.0.0.0:19091" in wrong.stderr
+    unknown = dexorder("serve", "gateway", "-kafkaPeer", "host:9092", "--check")
+    assert unknown.exit_code == 1 and "'--kafkaPeer' is not a flag of Kafka-Pixy" in unknown.stderr
+    other = dexorder("serve", "relay", "-tls", "--check")
+    assert other.exit_code == 2 and "the relay takes no '--tls'" in other.stderr
+    assert "Kafka-Pixy" in dexorder("serve", "-h").stdout
+
+
 def test_doctor_checks_limits_and_the_state_folder(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 2**62)
     (files,) = doctor._limits(SuiteOptions(tmp_dir, Ports()))

@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dexorder_common.kafka.client_errors import (
     ConnectionErrors,
+    RecordRefused,
     admin_error,
     error_text,
     group_error,
@@ -64,11 +65,11 @@ def test_error_text() -> None:
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (KafkaError.MSG_SIZE_TOO_LARGE, InvalidRequest),
+        (KafkaError.MSG_SIZE_TOO_LARGE, RecordRefused),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, InvalidRequest),
         (KafkaError._UNKNOWN_TOPIC, InvalidRequest),
         (KafkaError.TOPIC_EXCEPTION, InvalidRequest),
-        (KafkaError.INVALID_RECORD, InvalidRequest),
+        (KafkaError.INVALID_RECORD, RecordRefused),
         (KafkaError._QUEUE_FULL, Exhausted),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed),
         (KafkaError._MSG_TIMED_OUT, Uncertain),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dexorder_common.kafka.commits import Commit
-from dexorder_common.kafka.partition_queue import BEGINNING, END, Delivery, ReadRules
+from dexorder_common.kafka.partition_queue import BEGINNING, END, MIN_SHARE_RECORDS, Delivery, ReadRules
 from dexorder_common.kafka.topic_queue import TopicQueue
 
 TIMEOUT = 100
@@ -154,6 +154,24 @@ def test_buffer_is_full_by_bytes_too() -> None:
     assert (of.full_partitions(), of.has_room(0)) == ({}, False)
     of.take(now_ns=0)
     assert of.has_room(0)
+
+
+def test_partitions_share_a_buffer_in_equal_parts() -> None:
+    of = queue_of(0, 1, buffer_records=200, buffer_bytes=10_000, buffer_shared=True)
+    of.fetched(0, [(n, "x") for n in range(99)])
+    of.fetched(1, [(0, "x" * 4_999)])
+    assert of.full_partitions() == {}
+    of.fetched(0, [(99, "x")])
+    of.fetched(1, [(1, "x")])
+    assert of.full_partitions() == {0: 100, 1: 2}
+    of.leave(1)
+    assert of.full_partitions() == {}  # the other one has it all now
+    for partition in range(1, 9):
+        of.assign(partition, (0, ""), new_group=False)
+    fetch(of, 1, *range(MIN_SHARE_RECORDS - 1))
+    assert of.full_partitions() == {0: 100}
+    fetch(of, 1, MIN_SHARE_RECORDS - 1)
+    assert of.full_partitions() == {0: 100, 1: MIN_SHARE_RECORDS}
 
 
 def test_full_partition_is_paused_when_it_is_not_emptied_or_another_needs_fetching() -> None:

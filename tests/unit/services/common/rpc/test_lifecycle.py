@@ -75,6 +75,25 @@ async def test_other_file_is_kept(server: grpc.aio.Server, file: Path) -> None:
     assert kind(file) == "kept"
 
 
+@pytest.mark.parametrize("where", ["listen", "metrics_listen", "unix"])
+def test_an_address_in_use_or_impossible_ends_the_process_with_one_line(path: Path, where: str) -> None:
+    """A traceback of forty lines ends in the same words, where nobody finds them."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        given = {"listen": "127.0.0.1:0", "metrics_listen": "", **({} if where == "unix" else {where: taken})}
+        unix = f"unix:{path.parent}/no/folder/s"
+
+        async def serve() -> None:
+            extra = [unix] if where == "unix" else []
+            async with grpc_server(ServiceSettings(**given), lambda server: (), extra_addresses=extra):
+                raise AssertionError("it serves")
+
+        with pytest.raises(SystemExit) as ended:
+            lifecycle.run("test", ServiceSettings(**given), serve)
+    text = str(ended.value)
+    assert text.startswith(f"can't listen on {unix if where == 'unix' else taken}") and "\n" not in text, text
+
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 

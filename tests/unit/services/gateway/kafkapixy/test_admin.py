@@ -35,6 +35,7 @@ class FakeClient:
         self.topics: dict[str, Any] = {}
         self.configs: dict[str, Any] = {}
         self.groups: list[Any] = []
+        self.described: list[tuple[list[str], str]] = []
         self.gate = threading.Event()
         self.gate.set()
 
@@ -43,6 +44,7 @@ class FakeClient:
         return SimpleNamespace(topics=self.topics)
 
     def describe_configs(self, wanted: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        self.described.append(([each.name for each in wanted], threading.current_thread().name))
         return {each: done(self.configs[each.name]) for each in wanted}
 
     def list_groups(self, *name: str, timeout: float) -> list[Any]:
@@ -50,7 +52,11 @@ class FakeClient:
 
 
 def admin(client: FakeClient, failure: str | None = None) -> Admin:
-    return Admin(ClusterConfig("c", "nowhere:1"), client, lambda: failure)  # type: ignore[arg-type]
+    async def usable() -> None:
+        if failure:
+            raise Unavailable(failure)
+
+    return Admin(ClusterConfig("c", "nowhere:1"), client, usable)  # type: ignore[arg-type]
 
 
 def listed(error: KafkaError | None = None, leader: int = 1) -> Any:
@@ -93,6 +99,30 @@ async def test_topics_that_are_deleted_created_or_forbidden() -> None:
         "new": TopicView((PartitionView(0, -1, (1, 2), (2,)),), {}),
         "theirs": TopicView((partition,), None),
     }
+
+
+async def test_configurations_are_queried_only_if_asked_for_and_outside_the_loop() -> None:
+    client = FakeClient()
+    client.topics = {name: listed() for name in ("a", "b")}
+    client.configs = {name: {} for name in client.topics}
+    partition = PartitionView(0, 1, (1, 2), (2,))
+    assert await admin(client).topics(with_partitions=False, with_config=False) == {n: TopicView(()) for n in "ab"}
+    assert await admin(client).topics(with_config=False) == {n: TopicView((partition,)) for n in "ab"}
+    assert client.described == []
+    assert await admin(client).topics(with_partitions=False) == {n: TopicView((), {}) for n in "ab"}
+    assert client.described == [(["a", "b"], "kafka-admin")]  # one request for all
+
+
+async def test_offsets_of_all_partitions_are_one_request() -> None:
+    client, asked = FakeClient(), []
+
+    def list_offsets(query: dict[Any, Any], **given: Any) -> dict[Any, Future[Any]]:
+        asked.append([(place.partition, threading.current_thread().name) for place in query])
+        return {place: done(SimpleNamespace(offset=len(asked) * 10 + place.partition)) for place in query}
+
+    client.list_offsets = list_offsets  # type: ignore[attr-defined]
+    assert await admin(client)._logs("t", [0, 1, 2]) == {0: (10, 20), 1: (11, 21), 2: (12, 22)}
+    assert asked == [[(partition, "kafka-admin") for partition in range(3)]] * 2  # of the begins, and of the ends
 
 
 async def test_cluster_without_topics() -> None:

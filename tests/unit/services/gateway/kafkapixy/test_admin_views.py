@@ -29,6 +29,7 @@ from dexorder_gateway.kafkapixy.admin_views import (
         (-1001, "", False, OffsetsView(3, 10, 50, -1, 0)),
         (-1001, "", True, OffsetsView(3, 10, 50, -1, 40)),
         (-1, "", False, OffsetsView(3, 10, 50, -1, 0)),
+        (-2, "", False, OffsetsView(3, 10, 50, -2, 40)),  # set to the log's start by another program
         (20, "", False, OffsetsView(3, 10, 50, 20, 30)),
         (20, "BBBC.", False, OffsetsView(3, 10, 50, 20, 30, "BBBC", "1-2,3-5")),
         (20, "BBBC.\x05\x7f", False, OffsetsView(3, 10, 50, 20, 30, "BBBC", "1-2,3-5")),

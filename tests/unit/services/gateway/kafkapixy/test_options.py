@@ -44,7 +44,7 @@ def consuming(**rules: Any) -> dict[str, Any]:
         ({"replication_timeout_ms": 7_000}, {"request.timeout.ms": 7_000}),
         (
             {"max_bytes": 2_000, "queue_messages": 3, "queue_kbytes": 4},
-            {"message.max.bytes": 2_000, "queue.buffering.max.messages": 3, "queue.buffering.max.kbytes": 4},
+            {"message.max.bytes": 2_036, "queue.buffering.max.messages": 3, "queue.buffering.max.kbytes": 4},
         ),
         ({"compression": "zstd"}, {"compression.codec": "zstd"}),
     ],

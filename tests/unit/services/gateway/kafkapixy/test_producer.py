@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dexorder_common.kafka.client_errors import RecordRefused
 from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
@@ -58,6 +60,49 @@ async def test_cancelled_caller_affects_no_other() -> None:
         await gone
     await of.close(0.1)
     assert failed(registry, "sync") == 1
+
+
+async def test_the_largest_record_is_as_large_as_the_setting_says() -> None:
+    of = producer(CollectorRegistry(), ProduceConfig(max_bytes=2_000))
+    of.send_async("t", b"k" * 10, b"v" * 1_990, [])
+    with pytest.raises(RecordRefused, match="1991 bytes"):
+        of.send_async("t", b"k" * 10, b"v" * 1_991, [])
+    await of.close(0.1)
+
+
+async def test_a_busy_loop_is_woken_once_for_all_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig())
+    loop, wakes = asyncio.get_running_loop(), list[object]()
+    wake = loop.call_soon_threadsafe
+
+    def counted(call: Any, *given: Any) -> Any:
+        wakes.append(call)
+        return wake(call, *given)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    futures = [of.begin("t", b"", b"v", []) for _ in range(3)]
+    of._stopping.set()
+    of._thread.join()  # the test is the thread from now on
+    for future in futures:
+        of._reports.append((future, None, "t", 1, (0, len(wakes))))
+        of._hand_over()
+    assert wakes == [of._take_reports]
+    assert await asyncio.gather(*futures) == [(0, 0), (0, 1), (0, 1)]
+    of._reports.append((None, None, "t", 1, (0, 3)))
+    of._hand_over()
+    assert len(wakes) == 2
+    await asyncio.sleep(0)
+    await of.close(0.1)
+
+
+async def test_a_call_that_waits_for_kafka_is_no_task() -> None:
+    of = producer(CollectorRegistry(), ProduceConfig())
+    tasks, waiting = asyncio.all_tasks(), of.send("t", b"", b"v", [])
+    assert isinstance(waiting.send(None), asyncio.Future)
+    assert asyncio.all_tasks() == tasks
+    waiting.close()
+    await of.close(0.1)
 
 
 def test_linger_must_be_shorter_than_the_timeout() -> None:

@@ -107,3 +107,11 @@ async def test_record_given_back_goes_to_the_waiting_caller(reading: Reading) ->
     task = await waiting(reading)
     reading.of.give_back(delivery)
     assert await asyncio.wait_for(task, WAIT_SECONDS) == 0
+
+
+async def test_a_waiting_caller_is_no_task(reading: Reading) -> None:
+    tasks, caller = asyncio.all_tasks(), reading.of.consume()
+    assert isinstance(caller.send(None), asyncio.Future)
+    assert (asyncio.all_tasks(), reading.of.waiting) == (tasks, 1)
+    caller.close()
+    assert reading.of.waiting == 0
