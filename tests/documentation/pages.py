@@ -134,10 +134,19 @@ ccxt = types.SimpleNamespace(binance=simulated)
     "docs/coming-from-kafka-pixy.md": Page(
         (
             Run(
-                "DEXORDER_ALLOW_INSECURE=1 dexorder gateway",
+                "DEXORDER_ALLOW_INSECURE=1 dexorder serve gateway",
                 {
                     "/etc/kafka-pixy.yaml    # or": "kafka-pixy.yaml &\n"
-                    "until curl -sf localhost:$((FREE_PORT + 1))/_ping; do kill -0 $!; sleep 0.2; done  #",
+                    "until curl -sf localhost:$((FREE_PORT + 1))/_ping; do kill -0 $!; sleep 0.2; done; kill $!; wait $!  #",
+                },
+            ),
+            Run(
+                "dexorder serve gateway -kafkaPeers",
+                {
+                    "kafka-1:9092,kafka-2:9092": "127.0.0.1:$((BASE_PORT + 3))",
+                    "127.0.0.1:19091": "127.0.0.1:$((FREE_PORT + 2))",
+                    "-tcpAddr 127.0.0.1:19092": "-tcpAddr=127.0.0.1:$((FREE_PORT + 3)) &\n"
+                    "until curl -sf localhost:$((FREE_PORT + 3))/topics; do kill -0 $!; sleep 0.2; done",
                 },
             ),
             Read("grpc_addr:", readers.kafka_pixy),

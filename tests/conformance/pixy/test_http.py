@@ -322,8 +322,8 @@ def test_offsets_are_shown_and_set(client: HttpClient, kafka_topic: MakeTopic, w
         (b'[{"partition": 0, "offset": 1, "metadata": "\\ud800"}]', "offsets[0].metadata '\\ud800' is not a text"),
     ):
         status, answer = client.post(path, garbage)
-        wanted = f"Failed to parse the request: {text}"
-        assert (status, answer["error"][: len(wanted)]) == (400, wanted)
+        refusal = f"Failed to parse the request: {text}"
+        assert (status, answer["error"][: len(refusal)]) == (400, refusal)
     assert client.post(path, b'[{"partition": 2, "offset": 0}]').status == 400
     assert client.post(path, b'[{"partition": 0, "offset": -1}]').status == 400
     assert [each["offset"] for each in client.get(path).body] == [3, 0]

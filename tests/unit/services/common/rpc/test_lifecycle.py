@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -80,7 +81,11 @@ def test_an_address_in_use_or_impossible_ends_the_process_with_one_line(path: Pa
     """A traceback of forty lines ends in the same words, where nobody finds them."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        given = {"listen": "127.0.0.1:0", "metrics_listen": "", **({} if where == "unix" else {where: taken})}
+        given: dict[str, Any] = {
+            "listen": "127.0.0.1:0",
+            "metrics_listen": "",
+            **({} if where == "unix" else {where: taken}),
+        }
         unix = f"unix:{path.parent}/no/folder/s"
 
         async def serve() -> None:
