@@ -137,7 +137,8 @@ ccxt = types.SimpleNamespace(binance=simulated)
                 "DEXORDER_ALLOW_INSECURE=1 dexorder serve gateway",
                 {
                     "/etc/kafka-pixy.yaml    # or": "kafka-pixy.yaml &\n"
-                    "until curl -sf localhost:$((FREE_PORT + 1))/_ping; do kill -0 $!; sleep 0.2; done; kill $!; wait $!  #",
+                    "until curl -sf localhost:$((FREE_PORT + 1))/_ping; do kill -0 $!; sleep 0.2; done\n"
+                    "kill $!; wait $!  #",
                 },
             ),
             Run(
