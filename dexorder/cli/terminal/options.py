@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from dexorder.cli.terminal.known_tickers import complete_ticker
+
 _ONE_HYPHEN = re.compile(r"\A-(?=[A-Za-z]{2})")
 
 
@@ -19,8 +21,6 @@ class GoFlags(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give each such flag the second hyphen, with which it is one name."""
         return super().parse_args(ctx, [_ONE_HYPHEN.sub("--", each, count=1) for each in args])
-
-from dexorder.cli.terminal.known_tickers import complete_ticker
 
 
 def example(*lines: str) -> str:
