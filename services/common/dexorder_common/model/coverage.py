@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from html import escape
 from typing import Any
 
 from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.history import Progress, RequestRecord, RequestStatus, range_json
-from dexorder_common.model.periods import count_periods
+from dexorder_common.model.periods import PERIODS, count_periods
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import iso
 from dexorder_common.model.values import ValueComparison
+
+SHOWN_ROWS = 50
+"""Rows of a table in a notebook."""
 
 
 class CoverageKind(StrEnum):
@@ -98,7 +102,16 @@ class CoveragePage:
         }
 
 
-@dataclass(frozen=True, slots=True)
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> str:
+    """Return text as an HTML table of at most ``SHOWN_ROWS``, and a line below it."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in columns)
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[:SHOWN_ROWS])
+    more = f"; {len(rows) - SHOWN_ROWS:,} more rows" if len(rows) > SHOWN_ROWS else ""
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(title)}{more}</p>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Coverage:
     """Coverage of one series.
 
@@ -123,6 +136,18 @@ class Coverage:
             return list(self.known)
         holes = subtract([TimeRange(start_ns, end_ns)], spans)
         return sorted([*self.known, *(CoverageRange(hole, CoverageKind.MISSING) for hole in holes)])
+
+    def __repr__(self) -> str:
+        name = f"{self.ticker} {PERIODS.get(self.period_seconds, self.dataset.name)}"
+        if not self.known:
+            return f"Coverage of {name}: nothing is covered"
+        ends = f"{iso(self.known[0].span.start_ns)} to {iso(self.known[-1].span.end_ns)}"
+        return f"Coverage of {name}: {len(self.known):,} ranges from {ends}"
+
+    def _repr_html_(self) -> str:
+        """Return the ranges and the holes between them as HTML, for a notebook."""
+        rows = [(iso(each.span.start_ns), iso(each.span.end_ns), str(each.kind)) for each in self.whole()]
+        return html_table(("since", "until", "kind"), rows, repr(self))
 
     def periods(self, ranges: Iterable[CoverageRange]) -> dict[CoverageKind, int]:
         """Return the number of periods of each kind."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dexorder_common.model.coverage import Coverage, CoverageKind
+from dexorder_common.model.coverage import Coverage, CoverageKind, html_table
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import floor_to_grid
 from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
@@ -76,6 +76,15 @@ class CoverageDays:
     ticker: str
     period: str
     days: tuple[CoverageDay, ...]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count:,} {state}" for state, count in self.count().items() if count)
+        return f"CoverageDays of {self.ticker} {self.period}: {len(self.days):,} days: {counts or 'none'}"
+
+    def _repr_html_(self) -> str:
+        """Return the days that are not proven as HTML, for a notebook."""
+        rows = [(each.day, str(each.state)) for each in self.unproven]
+        return html_table(("day", "state"), rows, repr(self))
 
     @property
     def unproven(self) -> tuple[CoverageDay, ...]:

@@ -187,3 +187,7 @@ class InstrumentList(NamedTuple):
     markets: tuple[ListedInstrument, ...]
     fetched_ns: int
     candles: CandleOffer | None = None
+
+    def __repr__(self) -> str:
+        active = sum(each.active for each in self.markets)
+        return f"InstrumentList of {self.venue}: {len(self.markets):,} markets, {active:,} of them active"
