@@ -141,5 +141,5 @@ def _is_own(path: Path) -> bool:
 
 def _replace(value: str, texts: Mapping[str, str]) -> str:
     for text, other in texts.items():
-        value = value.replace(text, other)
+        value = value.replace(text, other, 1)  # a file may have the name of its folder
     return value
