@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dexorder.cli.events.app import events_app
-from dexorder.cli.terminal.known_tickers import complete_ticker_or_period
+from dexorder.cli.terminal.known_tickers import complete_ticker, complete_ticker_or_period
 from dexorder.cli.terminal.options import (
     Chart,
     Dir,
@@ -234,7 +234,12 @@ def history(
 
 @app.command(epilog=example("dexorder read BTC/USDT.BINANCE 1h --since 2024-01-01 --out - --format jsonl"))
 def read(
-    ticker: Annotated[str, typer.Argument(help="SYMBOL.VENUE, or udf:NAME for the rows of a UDF", show_default=False)],
+    ticker: Annotated[
+        str,
+        typer.Argument(
+            help="SYMBOL.VENUE, or udf:NAME for the rows of a UDF", show_default=False, autocompletion=complete_ticker
+        ),
+    ],
     period: Period = "",
     since: Since = None,
     until: Until = None,
@@ -511,7 +516,9 @@ def doctor(
         str | None,
         typer.Option(help="Say which rules an exchange gets, and measure them on a day: a venue, or ccxt's id"),
     ] = None,
-    ticker: Annotated[str | None, typer.Option(help="With --exchange: the market that is measured")] = None,
+    ticker: Annotated[
+        str | None, typer.Option("--ticker", "-t", help="With --exchange: the market that is measured")
+    ] = None,
     day: Annotated[str | None, typer.Option(help="With --exchange: the day (UTC); default: yesterday")] = None,
     as_json: Json = False,
     relay: Relay = None,

@@ -66,7 +66,7 @@ def test_every_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
     assert heading and lines, result.stdout
     for line in lines:
         words = shlex.split(line)
-        words = words[: words.index(">")] if ">" in words else words
+        words = words[: next((place for place, word in enumerate(words) if word in (">", "<")), None)]
         assert words[: len(path) + 1] == ["dexorder", *path], line
         with COMMANDS[path].make_context(path[-1], words[len(path) + 1 :]):
             pass  # an unknown option, or a value that its type refuses, raises
