@@ -38,8 +38,8 @@ ROW = "realtime"
 MARKETS = 5
 _SAMPLE_SECONDS = 4.0
 _SETTLE_SECONDS = 300.0
-_CORRECTED_SECONDS = 240.0
-"""Candles are compared a minute after their end, once a minute: what that corrects is in the table by then."""
+_CORRECTED_SECONDS = 300.0
+"""Candles are compared from a minute after their end on, every three minutes; what that corrects is in the table then."""
 _LONGEST_BACK_NS = 3_600 * SECOND_NS
 _CLAIMS = (CoverageKind.ROWS, CoverageKind.EMPTY)
 Key = tuple[str, str]
