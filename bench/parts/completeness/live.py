@@ -39,7 +39,7 @@ MARKETS = 5
 _SAMPLE_SECONDS = 4.0
 _SETTLE_SECONDS = 300.0
 _CORRECTED_SECONDS = 300.0
-"""Candles are compared from a minute after their end on, every three minutes; what that corrects is in the table then."""
+"""Candles are compared from a minute after their end on, every three; what that corrects is in the table then."""
 _LONGEST_BACK_NS = 3_600 * SECOND_NS
 _CLAIMS = (CoverageKind.ROWS, CoverageKind.EMPTY)
 Key = tuple[str, str]
