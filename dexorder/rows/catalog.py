@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,17 @@ from dexorder.rows.udf_rows import typed
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.lake import catalog as lake
 from dexorder_common.lake.market_rows import in_order, last_snapshots
-from dexorder_common.lake.tables import OHLC, TICKERS, IcebergTable, received_in, rows_in, table_of, times_in, udf_table
+from dexorder_common.lake.tables import (
+    OHLC,
+    TICKERS,
+    UDF_OUTPUTS,
+    IcebergTable,
+    received_in,
+    rows_in,
+    table_of,
+    times_in,
+    udf_table,
+)
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
@@ -224,7 +235,11 @@ class CatalogSource:
 
     def udf_rows(self, name: str, span: TimeRange) -> Rows:
         """Return the rows of a UDF whose time is in a range, by sequence, with a column for each tag and field."""
-        return Rows(typed(self._scan(udf_table(name), times_in(span))))
+        declared = udf_table(name)
+        table = load_table(self.name, self.properties, declared)
+        with readable(declared):
+            found = table.scan(times_in(span)).to_arrow()
+        return Rows(typed(found, json.loads(table.properties.get(UDF_OUTPUTS) or "{}")))
 
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""

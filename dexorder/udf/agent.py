@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dexorder.udf.function import Function, Output, Same, values_of
+from dexorder.udf.outputs import VALUE_TYPES, check_fields
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.errors import ProtocolError
@@ -16,7 +17,7 @@ from dexorder_udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, frame
 from dexorder_udf.options import OptionValue, ValueType
 from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.point_writer import PointWriter
-from dexorder_udf.points import Batch, Point
+from dexorder_udf.points import MARK, Batch, Point
 from dexorder_udf.session import AgentSession, Edge, MessageKind
 
 _OURS = (str(Path(__file__).parent), str(Path(messages.__file__).parent))
@@ -42,6 +43,8 @@ class Agent:
         self._begin: pb.BeginBatch | None = None
         self._batch: list[Point] = []
         self._frames: list[bytes] = []
+        self._has_timers = function.has_timers()
+        self._newest_ns = -(1 << 63)
 
     def feed(self, data: bytes) -> bytes:
         """Return the frames that answer the requests in ``data``; the last one is an error if something failed."""
@@ -64,6 +67,8 @@ class Agent:
         self.ended = True
         try:
             if self._function is not None:
+                for each in self._function.reach_all(self._newest_ns):
+                    self._send(each)
                 self._send(self._function.end())
         except Exception as error:
             self._fail(error)
@@ -101,9 +106,20 @@ class Agent:
         if self._begin is not None:
             self._batch.append(point)
             self._frames.append(body)
+        elif self._has_timers:
+            self._take_in_time(body, point, group)
         else:
             function = self._running
             self._send(function.point(point, function.state_of(group)), body)
+
+    def _take_in_time(self, body: bytes, point: Point, group: str) -> None:
+        """Take a point, or a mark of the settled time, after the timers that are due by then."""
+        function = self._running
+        self._newest_ns = max(self._newest_ns, point.time_ns)
+        for each in function.reach(group, point.time_ns):
+            self._send(each)
+        if point.name != MARK:
+            self._send(function.take(group, point), body)
 
     @property
     def _running(self) -> Function[Any]:
@@ -124,8 +140,10 @@ class Agent:
         """Add outputs to the answers; ``given`` is the messages of the input, which are sent on for `SAME`."""
         provides: type[Point | Batch] = Point if self._kind.provides is Edge.STREAM else Batch
         if isinstance(output, provides):
-            messages.write(self._out, output)
+            self._write(output)
         elif isinstance(output, Same):
+            if self._kind.outputs:
+                raise TypeError(f"{self._kind.__name__} returned SAME, and declares other outputs")
             if not given or self._kind.provides is not self._kind.wants:
                 raise TypeError(f"{self._kind.__name__} returned SAME, but has no input that it may send on")
             for body in given:
@@ -134,7 +152,13 @@ class Agent:
             for each in (output,) if isinstance(output, Point | Batch) else output:
                 if not isinstance(each, provides):
                     raise TypeError(f"{self._kind.__name__} provides {provides.__name__}s, but returned {each!r:.100}")
-                messages.write(self._out, each)
+                self._write(each)
+
+    def _write(self, item: Point | Batch) -> None:
+        if self._kind.outputs:
+            for each in item.points if isinstance(item, Batch) else (item,):
+                check_fields(each, self._kind.outputs)
+        messages.write(self._out, item)
 
     def _answers(self) -> bytes:
         try:
@@ -152,6 +176,10 @@ class Agent:
         )
         for name, each in self._kind.options().items():
             info.options[name].valueTypes.append(pb.ValueType.ValueType(each.value_type))
+        if self._has_timers:
+            info.options[messages.TIMERS].SetInParent()
+        for name, kind in self._kind.outputs.items():
+            info.options[messages.OUTPUT + name].valueTypes.append(pb.ValueType.ValueType(VALUE_TYPES[kind]))
         return info
 
     def _init(self, request: pb.Request) -> pb.InitResponse:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from dexorder.udf.outputs import check_outputs
 from dexorder_udf.options import OptionValue, ValueType
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
@@ -96,6 +97,9 @@ class Function(Generic[S]):
     """Edge.STREAM: `point` is called; Edge.BATCH: `batch` is called."""
     provides: ClassVar[Edge] = Edge.STREAM
     """Edge.STREAM: outputs are points; Edge.BATCH: batches."""
+    outputs: ClassVar[Mapping[str, type]] = {}
+    """Types of the fields of all outputs, by name: bool, int, float or str. Optional. A field that is not declared, or
+    has another type, is an error; whoever reads the rows gets these columns also while no row has a value."""
     max_groups: ClassVar[int] = 1_000_000
     """More groups are an error, as the host does not tell when a group ends."""
 
@@ -115,7 +119,23 @@ class Function(Generic[S]):
                 f'unknown option "{next(iter(given))}"; the options: {", ".join(self.options()) or "none"}'
             )
         self._groups: dict[str, S] = {}
+        self._timers: dict[str, int] = {}
+        self._group = ""
         self.check()
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        check_outputs(cls.__name__, cls.outputs)
+        if cls.has_timers():
+            if cls.wants is Edge.BATCH:
+                raise TypeError(f"{cls.__name__}: timer is for points; a batch comes when its window is closed")
+            if cls.snapshot is not Function.snapshot or cls.restore is not Function.restore:
+                raise TypeError(f"{cls.__name__}: with timer leave snapshot and restore alone; they have the timers")
+
+    @classmethod
+    def has_timers(cls) -> bool:
+        """Return whether it overrides `timer`."""
+        return cls.timer is not Function.timer
 
     @classmethod
     def options(cls) -> dict[str, Option]:
@@ -140,6 +160,22 @@ class Function(Generic[S]):
         """Override for a batch edge: take a batch and return outputs, or `SAME`."""
         raise NotImplementedError(f"{type(self).__name__} does not override batch")
 
+    def timer(self, time_ns: int, state: S) -> Output:
+        """Override to return outputs when the event time of a group reaches a time that `set_timer` was given.
+
+        That is before the first point of this time or a later one, or, without such a point, when the series is
+        settled to it; over a file, when its newest point of any group is not before it. Settled points can't come any
+        more, so the calls of a group and their order are the same on the stream and over a file.
+        """
+        return None
+
+    def set_timer(self, time_ns: int | None) -> None:
+        """Set the timer of the group whose point or timer is at work, instead of the one before; None for none."""
+        if time_ns is None:
+            self._timers.pop(self._group, None)
+        else:
+            self._timers[self._group] = time_ns
+
     def finish(self, groups: Mapping[str, S]) -> Output:
         """Override to send the remaining output at the end of the input."""
         return None
@@ -159,6 +195,30 @@ class Function(Generic[S]):
                 raise ValueError(f"more than {self.max_groups:,} groups (max_groups)") from None
             return self._groups.setdefault(group, self.new_state())
 
+    def reach(self, group: str, time_ns: int) -> Iterator[Output]:
+        """Yield what the timers of a group return, up to a time.
+
+        Raises:
+            ValueError: A timer sets one that is not later, and so would not end.
+        """
+        while (due_ns := self._timers.get(group)) is not None and due_ns <= time_ns:
+            state = self.state_of(group)
+            del self._timers[group]
+            self._group = group
+            yield self.timer(due_ns, state)
+            if (following := self._timers.get(group)) is not None and following <= due_ns:
+                raise ValueError(f"set_timer: {following} is not after {due_ns}, the time of the timer that sets it")
+
+    def take(self, group: str, point: Point) -> Output:
+        """Return what `point` returns, after the timers that are due."""
+        state, self._group = self.state_of(group), group
+        return self.point(point, state)
+
+    def reach_all(self, time_ns: int) -> Iterator[Output]:
+        """Yield what the timers of all groups return, up to a time."""
+        for group in [*self._timers]:
+            yield from self.reach(group, time_ns)
+
     def end(self) -> Output:
         """Return the outputs of `finish`."""
         return self.finish(self._groups)
@@ -166,9 +226,11 @@ class Function(Generic[S]):
     def snapshot(self) -> bytes:
         """Return the state of all groups as JSON; override together with `restore` for another format."""
         groups = {group: state for group, state in self._groups.items() if state is not None}
-        if not groups:
+        if not groups and not self._timers:
             return b""
         content = {"version": _STATE_VERSION, "function": type(self).__name__, "groups": groups}
+        if self._timers:
+            content["timers"] = self._timers
         return json.dumps(content, default=_plain, separators=(",", ":")).encode()
 
     def restore(self, snapshot: bytes) -> None:
@@ -178,12 +240,14 @@ class Function(Generic[S]):
             ValueError: The snapshot belongs to another function or version.
         """
         self._groups = {}
+        self._timers = {}
         if not snapshot:
             return
         try:
             content = json.loads(snapshot)
             made_by = content["function"], content["version"]
             groups: dict[str, Any] = content["groups"]
+            self._timers = dict(content.get("timers", {}))
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"the snapshot is not one of a dexorder function: {error!r}") from None
         if made_by != (type(self).__name__, _STATE_VERSION):

@@ -7,7 +7,7 @@ from typing import Any
 
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
-from dexorder.udf.tables import PointMaker, Windows
+from dexorder.udf.tables import PointMaker
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.errors import UdfError
@@ -15,6 +15,7 @@ from dexorder_udf.framing import FrameSplitter
 from dexorder_udf.options import Given, check_options, parse_duration
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge, MessageKind
+from dexorder_udf.windows import Windows
 
 _AT_ONCE = 5_000
 
@@ -77,7 +78,7 @@ def run_points(
                 function.__name__, f"it wants batches; window {window!r} is not a duration such as 90s or 1h"
             )
         windows = Windows(length_ns)
-        items = [*windows.take(points), *windows.rest()]
+        items = [*(batch for each in points for batch in windows.add(each.group, each)), *windows.rest()]
     declared = {key: (each.value_type,) for key, each in function.options().items()}
     session = _Session(function)
     session.feed(

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from os import SEEK_END
 from pathlib import Path
@@ -94,34 +94,6 @@ class PointMaker:
                 tags[each] = str(row[each])
         fields = {key: _value(key, value) for key, value in row.items() if value is not None and key not in (time, *by)}
         return Point(_time_ns(time, row[time]), tags, fields, self.name, tuple(tags))
-
-
-@dataclass
-class Windows:
-    """Batches of the points of each group: one for each window of ``window_ns``, in the order in which they close."""
-
-    window_ns: int
-    open: dict[str, Batch] = field(default_factory=dict)
-
-    def take(self, points: Iterable[Point]) -> list[Batch]:
-        """Return the windows that points of later ones close."""
-        closed: list[Batch] = []
-        for point in points:
-            group = point.group
-            end_ns = point.time_ns - point.time_ns % self.window_ns + self.window_ns
-            batch = self.open.get(group)
-            if batch is None or batch.tmax_ns != end_ns:
-                if batch is not None:
-                    closed.append(batch)
-                batch = self.open[group] = Batch([], point.name, point.group_tags, end_ns, point.by_name)
-            assert isinstance(batch.points, list)
-            batch.points.append(point)
-        return closed
-
-    def rest(self) -> list[Batch]:
-        """Return the windows that are open at the end."""
-        rest, self.open = list(self.open.values()), {}
-        return rest
 
 
 def json_row(output: Point | Batch) -> dict[str, Any]:

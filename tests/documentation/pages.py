@@ -368,6 +368,7 @@ END
             Run("dexorder udf functions", {"tail -f": "tail"}),
             Read("[udf.functions", readers.kapacitor),
             Saved("from dataclasses", "my_udf.py"),
+            Read("# Sessions of trades", readers.program),
             Read("from dexorder.udf import run_function", readers.program),
         ),
         prepared_by=f"""

@@ -15,12 +15,13 @@ from dexorder.cli.terminal.options import Json, JsonLines, example
 from dexorder.cli.udf.outputs import OutputTable, output_options
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.udf.functions import FUNCTIONS
-from dexorder.udf.tables import PointMaker, Windows, json_row, read_rows
+from dexorder.udf.tables import PointMaker, json_row, read_rows
 from dexorder_udf.errors import UdfError
 from dexorder_udf.options import parse_duration, split_assignments
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
 from dexorder_udf.spec import UdfSpec
+from dexorder_udf.windows import Windows
 
 if TYPE_CHECKING:
     from dexorder_udf.host import UdfHost
@@ -89,8 +90,9 @@ def run(
         raise UdfFailed(str(error)) from None
     finally:
         printer.finish()
+    late = f", {batches.late:,} late ones left out: the windows were closed" if batches and batches.late else ""
     restarted = f", restarted {host.restarts} times" if host.restarts else ""
-    output.stderr().print(f"{fed:,} points in, {printer.count:,} out{restarted}")
+    output.stderr().print(f"{fed:,} points in, {printer.count:,} out{late}{restarted}")
 
 
 @app.command(epilog=example("dexorder udf serve moving_average --socket /run/udf.sock"))
@@ -180,7 +182,7 @@ def _windows(host: UdfHost, window_ns: int) -> Windows | None:
 def _pieces(source: str, maker: PointMaker, windows: Windows | None) -> Iterator[Sequence[Point | Batch]]:
     for found in read_rows(source, sys.stdin):
         points = [maker.point(row) for row in found]
-        yield points if windows is None else windows.take(points)
+        yield points if windows is None else [batch for each in points for batch in windows.add(each.group, each)]
     if windows is not None:
         yield windows.rest()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dexorder.udf.function import Function, option
 from dexorder.udf.functions.rolling import ExponentialMean, Mean, at_least, number
@@ -57,6 +59,8 @@ class MacdState:
 
 class Macd(Function[MacdState]):
     """MACD, its signal and histogram of each group, from the value number ``slow`` + ``signal`` - 1 on."""
+
+    outputs: ClassVar[Mapping[str, type]] = dict.fromkeys(("macd", "signal", "histogram"), float)
 
     field = option(str, "close", help="field to average")
     fast = option(int, 12, help="size of the fast EMA")

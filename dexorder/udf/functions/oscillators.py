@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dexorder.udf.function import Function, option
 from dexorder.udf.functions.rolling import WilderMean, at_least, mean_and_deviation, number
@@ -81,6 +83,8 @@ class Window:
 
 class Bollinger(Function[Window]):
     """Bollinger bands of each group: the mean of the last ``size`` values, plus and minus deviations."""
+
+    outputs: ClassVar[Mapping[str, type]] = dict.fromkeys(("upper", "middle", "lower"), float)
 
     field = option(str, "close", help="field to average")
     size = option(int, 20, help="number of values")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dexorder.udf.function import Duration, Function, option
 from dexorder.udf.functions.rolling import number
@@ -33,9 +34,15 @@ class CandleInProgress:
 class Resample(Function[CandleInProgress]):
     """Candles of ``every`` from candles (open, high, low, close, volume) or trades (price, amount) of each group.
 
-    A candle is sent when the first point of a later one arrives. A point of an earlier candle than the current one is
-    left out; the field ``late`` counts those.
+    A candle is sent when the first point of a later one arrives, or when its time is settled. A point of an earlier
+    candle than the current one is left out; the field ``late`` of the next candle counts those.
     """
+
+    outputs: ClassVar[Mapping[str, type]] = {
+        **dict.fromkeys(("open", "high", "low", "close", "volume"), float),
+        "count": int,
+        "late": int,
+    }
 
     every = option(Duration, Duration(_HOUR_NS), help="period; candles begin at its multiples since 1970, UTC")
     price = option(str, "price", help="field of a trade's price; a point with a field `close` is a candle")
@@ -51,13 +58,20 @@ class Resample(Function[CandleInProgress]):
 
     def point(self, point: Point, state: CandleInProgress) -> Point | None:
         start_ns = point.time_ns - point.time_ns % self.every
-        if state.count and start_ns < state.start_ns:
+        if start_ns < state.start_ns and (state.count or state.start_ns):
             state.late += 1
             return None
         finished = _candle_point(state) if state.count and start_ns > state.start_ns else None
         if finished:
             state.count = state.late = 0
+        if not state.count:
+            self.set_timer(start_ns + self.every)
         self._add(state, point, start_ns)
+        return finished
+
+    def timer(self, time_ns: int, state: CandleInProgress) -> Point:
+        finished = _candle_point(state)
+        state.start_ns, state.count, state.late = time_ns, 0, 0
         return finished
 
     def finish(self, groups: Mapping[str, CandleInProgress]) -> Iterator[Point]:

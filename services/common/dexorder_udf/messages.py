@@ -7,7 +7,7 @@ bytes of a mirrored point can be passed on as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar, cast
 
@@ -24,6 +24,13 @@ from dexorder_udf.session import Edge, MessageKind
 FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for each in MessageKind)
 """First bytes of a Response: the tags of its fields."""
 
+TIMERS, OUTPUT = "dexorder:timers", "dexorder:output:"
+"""Options of an info that nobody sets: it wants marks of the settled time; the type of a field of its output.
+
+The protocol has no other place for them, and a host that does not know them ignores them.
+"""
+MOST_OUTPUTS = 200
+"""Declared fields of an output, and characters of each name."""
 _MOST_CONSTANTS = 10_000
 _KINDS = {each.name.lower(): each for each in MessageKind}
 _KINDS_OF = {
@@ -50,11 +57,15 @@ class UdfInfo:
         wants: Edge of its input.
         provides: Edge of its output.
         options: Types of the values of each option.
+        has_timers: It wants marks of the settled time.
+        outputs: Types of the fields of its output, if it declares them; empty if not.
     """
 
     wants: Edge
     provides: Edge
     options: Mapping[str, tuple[ValueType, ...]]
+    has_timers: bool = False
+    outputs: Mapping[str, ValueType] = field(default_factory=dict)
 
 
 def encode_message(message: Message) -> bytes:
@@ -103,7 +114,13 @@ def read_info(info: pb.InfoResponse) -> UdfInfo:
     """
     try:
         options = {name: tuple(ValueType(each) for each in option.valueTypes) for name, option in info.options.items()}
-        return UdfInfo(Edge(info.wants), Edge(info.provides), options)
+        outputs = {name.removeprefix(OUTPUT): options.pop(name) for name in [*options] if name.startswith(OUTPUT)}
+        has_timers = options.pop(TIMERS, None) is not None
+        is_wrong = any(len(name) > MOST_OUTPUTS or len(types) != 1 for name, types in outputs.items())
+        if is_wrong or len(outputs) > MOST_OUTPUTS:
+            raise ProtocolError(f"its info declares outputs that are not {MOST_OUTPUTS} short names with a type")
+        columns = {name: types[0] for name, types in outputs.items()}
+        return UdfInfo(Edge(info.wants), Edge(info.provides), options, has_timers, columns)
     except ValueError as error:
         raise ProtocolError(f"its info has an unknown edge or option type: {error}") from None
 

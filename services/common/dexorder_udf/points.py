@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Value = bool | int | float | str
+MARK = "dexorder:event-time"
+"""Name of a point that stands for the time before which a group has no more points; see `mark`."""
 
 
 def group_id(name: str, dimensions: Sequence[str], tags: Mapping[str, str], by_name: bool = False) -> str:
@@ -91,3 +93,8 @@ class Batch:
     def group(self) -> str:
         """Return the id of the batch's group."""
         return group_id(self.name, sorted(self.tags), self.tags, self.by_name)
+
+
+def mark(time_ns: int, tags: dict[str, str]) -> Point:
+    """Return the mark that says to a function with timers that a group has no more points before a time."""
+    return Point(time_ns, tags, {}, MARK, tuple(tags))

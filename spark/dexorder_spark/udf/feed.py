@@ -4,7 +4,8 @@ A group is a ticker and, for candles, a period. Within a group a point that come
 neither is a copy of one that was: so a candle that is fetched again, revised or amended is not fed twice. Trades may be
 out of order by the tolerance of their table (1 s), as sockets and REST of an exchange round times differently.
 
-A UDF that wants batches gets the points of each window as one batch, as soon as a point of a later window comes.
+A UDF that wants batches gets the points of each window as one batch, as soon as a point of a later window comes or the
+series is settled to the end of the window. A function with timers gets the settled time itself, as a mark.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import PERIODS
-from dexorder_common.model.udf import OHLC, TICKS, UdfInput, window_of
-from dexorder_udf.points import Batch, Point, Value
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.model.udf import OHLC, TICKS, UdfInput
+from dexorder_udf.points import Batch, Point, Value, group_id, mark
 from dexorder_udf.session import Edge
+from dexorder_udf.windows import OpenWindow, Windows
 
 DATABASE = "trading"
 MAX_WINDOW_POINTS = 500_000
@@ -40,12 +43,13 @@ class GroupState:
     recent: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass
-class OpenWindow:
-    """Open window of a group, with the points in it."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A series has no more points before a time, as the records before in the log have them all."""
 
-    end_ns: int
-    points: list[Point] = field(default_factory=list)
+    ticker: str
+    period_seconds: int
+    time_ns: int
 
 
 @dataclass
@@ -59,11 +63,14 @@ class FeedState:
 class UdfFeed:
     """Feed of one UDF."""
 
-    def __init__(self, given: UdfInput, edge: Edge, tolerance_ns: int, state: FeedState) -> None:
+    def __init__(
+        self, given: UdfInput, edge: Edge, tolerance_ns: int, state: FeedState, *, has_timers: bool = False
+    ) -> None:
         """Continue after ``state``, which is changed in place.
 
         Args:
             edge: The UDF's kind of input.
+            has_timers: It wants marks of the settled time.
 
         Raises:
             InvalidRequest: The UDF wants batches and ``input.window`` is not set, or the reverse.
@@ -74,35 +81,43 @@ class UdfFeed:
             raise InvalidRequest("it wants a stream of points, and input.window is set; remove it")
         self._given = given
         self._tolerance_ns = tolerance_ns
+        self._has_timers = has_timers
+        self._windows = Windows(given.window_seconds * SECOND_NS, state.windows) if given.window_seconds else None
         self.state = state
-        self.late = 0
-        self.points = 0
+        self._late = 0
+
+    @property
+    def late(self) -> int:
+        """Return the number of points that were left out because they came after later ones."""
+        return self._late + (self._windows.late if self._windows is not None else 0)
 
     def wants(self, series: Series) -> bool:
         """Return whether the input has a series."""
         tickers, periods = self._given.tickers, self._given.periods
         return (not tickers or series.ticker in tickers) and (not periods or series.period_seconds in periods)
 
-    def take(self, rows: Iterable[Mapping[str, Any]]) -> list[Point | Batch]:
-        """Return what rows of the table, in the order of the log, bring to the UDF.
+    def take(self, rows: Iterable[Mapping[str, Any] | Settled]) -> list[Point | Batch]:
+        """Return what rows of the table, and settled times, in the order of the log, bring to the UDF.
 
         InvalidRequest if the open windows have too many points.
         """
         is_candle = self._given.table == OHLC
         found: list[Point | Batch] = []
         for row in rows:
+            if isinstance(row, Settled):
+                found += self._settle(row)
+                continue
             point, row_id = (_candle(row), "") if is_candle else (_trade(row), row["trade_id"])
             if point.time_ns < (self._given.since_ns or 0):
                 continue
             group = point.group
             if not self._is_new(group, point.time_ns, row_id):
-                self.late += 1
-            elif self._given.window_seconds:
-                found += self._into_window(group, point)
+                self._late += 1
+            elif self._windows is not None:
+                found += self._windows.add(group, point)
             else:
-                self.points += 1
                 found.append(point)
-        held = sum(len(each.points) for each in self.state.windows.values())
+        held = self._windows.held if self._windows is not None else 0
         if held > MAX_WINDOW_POINTS:
             raise InvalidRequest(
                 f"its open windows have {held} points, at most {MAX_WINDOW_POINTS} are allowed; use a shorter"
@@ -127,34 +142,30 @@ class UdfFeed:
             seen.recent = {each: at_ns for each, at_ns in seen.recent.items() if at_ns >= oldest_ns}
         return True
 
-    def _into_window(self, group: str, point: Point) -> list[Batch]:
-        end_ns = window_of(point.time_ns, self._given.window_seconds)
-        window = self.state.windows.setdefault(group, OpenWindow(end_ns))
-        if end_ns < window.end_ns:
-            self.late += 1
+    def _settle(self, settled: Settled) -> list[Point | Batch]:
+        if self._windows is None and not self._has_timers:
             return []
-        self.points += 1
-        if end_ns == window.end_ns:
-            window.points.append(point)
+        tags = _tags(settled.ticker, settled.period_seconds)
+        group = group_id("", tuple(tags), tags)
+        if self._windows is not None:
+            return [*self._windows.settle(group, settled.time_ns)]
+        seen = self.state.groups.get(group)
+        if seen is None or settled.time_ns <= seen.newest_ns + 1:
             return []
-        self.state.windows[group] = OpenWindow(end_ns, [point])
-        return [batch_of(window)]
-
-
-def batch_of(window: OpenWindow) -> Batch:
-    """Return a window as a batch, ordered by time."""
-    first = window.points[0]
-    points = sorted(window.points, key=lambda each: each.time_ns)
-    return Batch(points, first.name, first.group_tags, window.end_ns)
+        seen.newest_ns = settled.time_ns - 1  # a point of before is late, as after a later point
+        return [mark(settled.time_ns, tags)]
 
 
 def _candle(row: Mapping[str, Any]) -> Point:
-    tags = {"ticker": row["ticker"], "period": PERIODS[row["period_seconds"]]}
-    return _point(row["open_time"], tags, row, _CANDLE_FIELDS, OHLC)
+    return _point(row["open_time"], _tags(row["ticker"], row["period_seconds"]), row, _CANDLE_FIELDS, OHLC)
 
 
 def _trade(row: Mapping[str, Any]) -> Point:
-    return _point(row["time"], {"ticker": row["ticker"]}, row, _TRADE_FIELDS, TICKS)
+    return _point(row["time"], _tags(row["ticker"], 0), row, _TRADE_FIELDS, TICKS)
+
+
+def _tags(ticker: str, period_seconds: int) -> dict[str, str]:
+    return {"ticker": ticker, "period": PERIODS[period_seconds]} if period_seconds else {"ticker": ticker}
 
 
 def _point(time_us: int, tags: dict[str, str], row: Mapping[str, Any], names: Sequence[str], table: str) -> Point:

@@ -7,6 +7,7 @@ two drivers one is refused and reads again. The file of the state before is remo
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -27,15 +28,23 @@ from pyiceberg.table import Table
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files, remove_files
 from dexorder_common.lake.commit_state import CommitState, state_of
-from dexorder_common.lake.tables import DEAD_LETTERS, OHLC, udf_table
+from dexorder_common.lake.tables import DEAD_LETTERS, OHLC, UDF_OUTPUTS, udf_table
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_spark.records.dead_letters import LetterLayout, LetterWriter, append_dead_letters
 from dexorder_spark.udf.rows import text_of
 from dexorder_spark.udf.sinks import Refused
 from dexorder_spark.udf.state import StageState, decode_state, encode_state
+from dexorder_udf.options import ValueType
 
 STATES = "udf-states"
 """Folder of the states, beside the folders of the tables."""
+_MAPS = {
+    ValueType.BOOL: "bools",
+    ValueType.INT: "ints",
+    ValueType.DOUBLE: "doubles",
+    ValueType.STRING: "strings",
+    ValueType.DURATION: "ints",
+}
 _STATE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.state$")
 
 
@@ -124,6 +133,15 @@ class UdfLake:
         found = replace(loaded.commit_state, udf_sent=sent)
         commit_files(loaded.table, properties=found.encode())
         return Loaded(self._catalog.load_table(self.declared.name), found, loaded.state)
+
+    def declare(self, loaded: Loaded, outputs: Mapping[str, ValueType]) -> Loaded:
+        """Keep the declared fields with the table, unless it has them, and return the table after it."""
+        wanted = json.dumps({name: _MAPS[kind] for name, kind in sorted(outputs.items())}) if outputs else ""
+        if loaded.table.properties.get(UDF_OUTPUTS, "") == wanted:
+            return loaded
+        with loaded.table.transaction() as change:
+            change.set_properties({UDF_OUTPUTS: wanted})
+        return replace(loaded, table=self._catalog.load_table(self.declared.name))
 
     def rows(self, first: int, end: int) -> list[dict[str, Any]]:
         """Return the rows from one sequence number to another, in order."""

@@ -24,6 +24,7 @@ from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.offsets import SourceState, cap, plan, to_json
 from dexorder_spark.source.records import Result
 from dexorder_spark.tables.table import PageTable
+from dexorder_spark.udf.feed import Settled
 
 log = structlog.get_logger(__name__)
 MAX_ROWS = 50_000
@@ -36,11 +37,11 @@ class Read:
     """One batch.
 
     Attributes:
-        rows: In the order of the log, partition by partition.
+        rows: In the order of the log, partition by partition; a settled time after the rows of each realtime record.
         lag: Records after the batch.
     """
 
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, Any] | Settled]
     lag: int
 
 
@@ -127,7 +128,7 @@ class UdfReader:
         ranges = plan(self.position, cap(self.position, state.ends, self._max_records), epochs=state.epochs)
         if not ranges:
             return None
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, Any] | Settled] = []
         ends: dict[int, int] = {}
         for part in ranges:
             for results in self._client.read(part, limit=_RECORDS_IN_A_LIST, retry_seconds=1.0):
@@ -153,10 +154,12 @@ class UdfReader:
         except NotImplementedError as error:
             raise Unavailable(str(error)) from None
 
-    def _rows(self, results: Iterable[Result], wants: Callable[[Series], bool]) -> Iterator[dict[str, Any]]:
+    def _rows(self, results: Iterable[Result], wants: Callable[[Series], bool]) -> Iterator[dict[str, Any] | Settled]:
         records = select(self._table, results, wants)
         issued = self._dispatches.of({each.headers.dispatch_id for each in records})
         for each in records:
             decoded = rows_in(each, issued, now_ns=self._wall_ns(), history=self._given.history)
             if decoded is not None:
                 yield from self._table.iceberg.rows(decoded)
+                if issued[each.headers.dispatch_id].is_realtime:
+                    yield Settled(each.headers.ticker, each.headers.period_seconds, each.headers.span.end_ns)

@@ -39,7 +39,7 @@ from dexorder_spark.udf.sending import Sending
 from dexorder_spark.udf.state import StageState
 from dexorder_udf.errors import UdfError, UdfStopped, UdfUnreachable
 from dexorder_udf.host import UdfHost
-from dexorder_udf.points import Batch, Point
+from dexorder_udf.points import MARK, Batch, Point
 from dexorder_udf.spec import UdfSpec
 
 log = structlog.get_logger(__name__)
@@ -163,7 +163,15 @@ class UdfStage:
         host = UdfHost(self._spec, self._on_log, stop=self._stop, on_restart=show_restart)
         try:
             host.start(state.snapshot or None)
-            feed = UdfFeed(self.definition.input, host.info.wants, self._tolerance_ns, state.feed)
+            with self._lock.batch():
+                self._loaded = loaded = self._lake.declare(loaded, host.info.outputs)
+            feed = UdfFeed(
+                self.definition.input,
+                host.info.wants,
+                self._tolerance_ns,
+                state.feed,
+                has_timers=host.info.has_timers,
+            )
             self._loop(host, feed, loaded, state)
         finally:
             self._restarts = restarts + host.restarts
@@ -223,7 +231,7 @@ class UdfStage:
             piece, began_s = fed[first : first + self._at_once], time.monotonic()
             outputs += host.process(piece)
             first += len(piece)
-            self._fed += sum(len(each.points) if isinstance(each, Batch) else 1 for each in piece)
+            self._fed += sum(len(each.points) if isinstance(each, Batch) else each.name != MARK for each in piece)
             self._pulse()
             faster = time.monotonic() - began_s < _FED_AT_ONCE_S
             self._at_once = min(2 * self._at_once, _MOST_AT_ONCE) if faster else max(self._at_once // 2, 1)

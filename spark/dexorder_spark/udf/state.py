@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_spark.udf.feed import FeedState, GroupState, OpenWindow
+from dexorder_spark.udf.feed import FeedState, GroupState
 from dexorder_udf.points import Point
+from dexorder_udf.windows import OpenWindow
 
 _VERSION = 1
 _LENGTH_BYTES = 8

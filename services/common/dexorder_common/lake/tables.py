@@ -399,6 +399,10 @@ _UDF_SCHEMA = Schema(
 )
 
 
+UDF_OUTPUTS = "dexorder.udf.outputs"
+"""Property of a UDF's table: JSON with the map column, doubles for example, of each field that the UDF declares."""
+
+
 def udf_table(name: str) -> IcebergTable:
     """Return the table with the output of a UDF. Fields are in a map for each type, so a new field changes nothing."""
     return IcebergTable(

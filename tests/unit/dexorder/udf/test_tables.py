@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dexorder.udf.tables import PointMaker, TableError, Windows, json_row, read_rows
+from dexorder.udf.tables import PointMaker, TableError, json_row, read_rows
 from dexorder_udf.points import Batch, Point
 
 TIME = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -71,19 +71,6 @@ def test_unreadable_input(source: str, text: str, words: str) -> None:
 
 def test_decimals_are_numbers() -> None:
     assert PointMaker().point({"time": 1, "x": Decimal("1.5")}).fields == {"x": 1.5}
-
-
-def test_windows_of_groups() -> None:
-    points = [
-        Point(time, {"t": tag}, {}, "n", ("t",)) for time, tag in ((1, "a"), (2, "b"), (9, "a"), (10, "a"), (35, "a"))
-    ]
-    windows = Windows(10)
-    closed = windows.take(points[:4]) + windows.take(points[4:])
-    assert closed == [
-        Batch([points[0], points[2]], "n", {"t": "a"}, 10),
-        Batch([points[3]], "n", {"t": "a"}, 20),
-    ]
-    assert windows.rest() == [Batch([points[4]], "n", {"t": "a"}, 40), Batch([points[1]], "n", {"t": "b"}, 10)]
 
 
 def test_json_of_outputs() -> None:

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
+from dexorder.udf import run_function
+from dexorder.udf.functions.resample import Resample
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.commit_state import CommitState, state_of
-from dexorder_common.lake.tables import DEAD_LETTERS, udf_table
+from dexorder_common.lake.tables import DEAD_LETTERS, UDF_OUTPUTS, udf_table
 from dexorder_common.model.udf import TICKS, UdfCommand, UdfInput, UdfState
 from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.udf import programs
@@ -172,13 +174,35 @@ def test_a_udf_for_batches_gets_whole_windows(catalog: CatalogSettings, source: 
     send(source, 0, 15)
     with running(catalog, source, udf) as rig:
         rig.wait_for(1)
-    send(source, 15, 35)  # the open window is a part of the state
+    send(source, 15, 30)  # the open window is a part of the state; the last one closes as its time is settled
     with running(catalog, source, udf) as rig:
         rig.wait_for(3)
     rows = table_rows(catalog)
     assert [row["fields"]["count"] for row in rows] == [10, 10, 10]
     assert [row["fields"]["first"] for row in rows] == [trade(number).time_ns for number in (0, 10, 20)]
     assert [row["time"] * 1_000 for row in rows] == [second(10), second(20), second(30)]
+
+
+def test_timers_close_candles_as_their_time_is_settled_and_over_a_restart(
+    catalog: CatalogSettings, source: RunningSource
+) -> None:
+    command = UdfCommand(sys.executable, ("-m", "dexorder.udf.functions", "resample"))
+    udf = definition(command=command, options={"every": ("10s",)})
+    with running(catalog, source, udf) as rig:
+        rig.wait_state(UdfState.RUNNING)
+    table = udf_table("test").load(catalog.load())
+    assert table is not None and json.loads(table.properties[UDF_OUTPUTS])["late"] == "ints"  # without any row
+    send(source, 0, 15)
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(1)
+    send(source, 15, 20)  # no trade follows
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(2)
+        assert rig.stage.status.fed == 5  # marks do not count
+    rows = [{"time": each.time_ns, "price": each.price, "amount": each.amount} for each in map(trade, range(20))]
+    wanted = run_function(Resample, [*rows, rows[-1] | {"time": second(20)}], options={"every": "10s"})
+    fields = [{key: row[key] for key in Resample.outputs} for row in wanted]
+    assert [row["fields"] for row in table_rows(catalog)] == fields
 
 
 def test_a_udf_for_batches_needs_a_window(catalog: CatalogSettings, source: RunningSource) -> None:
