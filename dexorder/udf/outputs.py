@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dexorder_udf.messages import MOST_OUTPUTS
-from dexorder_udf.options import ValueType
+from dexorder_udf.options import MOST_OUTPUTS, ValueType
 from dexorder_udf.points import Point
 
 VALUE_TYPES: dict[type, ValueType] = {

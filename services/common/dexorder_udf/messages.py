@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf.errors import ProtocolError
 from dexorder_udf.framing import encode_varint, frame, shown, text_hint
-from dexorder_udf.options import OptionValue, ValueType
+from dexorder_udf.options import MOST_OUTPUTS, OptionValue, ValueType
 from dexorder_udf.point_writer import PointWriter, int64
 from dexorder_udf.points import Batch, Point, Value
 from dexorder_udf.session import Edge, MessageKind
@@ -29,8 +29,6 @@ TIMERS, OUTPUT = "dexorder:timers", "dexorder:output:"
 
 The protocol has no other place for them, and a host that does not know them ignores them.
 """
-MOST_OUTPUTS = 200
-"""Declared fields of an output, and characters of each name."""
 _MOST_CONSTANTS = 10_000
 _KINDS = {each.name.lower(): each for each in MessageKind}
 _KINDS_OF = {

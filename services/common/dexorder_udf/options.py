@@ -16,6 +16,8 @@ from dexorder_udf.errors import UdfOptionError
 Given = bool | int | float | str
 """A value as a user gives it; text is read as the type that the option has."""
 
+MOST_OUTPUTS = 200
+"""Fields of its output that a UDF may declare, and characters of each name."""
 _UNITS_NS = {
     "ns": 1,
     "u": 10**3,

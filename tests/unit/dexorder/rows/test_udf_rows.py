@@ -63,7 +63,8 @@ def test_declared_fields_are_columns_though_no_row_has_a_value(fake: FakeRelay, 
     (row,) = json.loads(result.stdout)
     assert (result.exit_code, row["mean"], row["n"], row["ticker"]) == (0, None, 7, "A"), result.stderr
     result = dexorder("read", "udf:test")
-    assert "mean" in result.stdout and "udf:test: 1 rows in trading.udf_test" in result.stdout
+    assert result.stdout.split()[:5] == ["time", "ticker", "mean", "n", "side"]
+    assert "udf:test: 1 rows in trading.udf_test" in result.stderr
     result = dexorder("read", "udf:other")
     assert result.exit_code == 1 and "does not contain the table trading.udf_other" in result.stderr
 
