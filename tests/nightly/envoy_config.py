@@ -36,19 +36,21 @@ class Workload:
         return {"name": "envoy.transport_sockets.tls", "typed_config": config}
 
 
-class Times(NamedTuple):
-    """Timeouts in seconds; 0 for none.
+class Profile(NamedTuple):
+    """Timeouts in seconds, 0 for none, and how calls are spread.
 
     Attributes:
         route: Longest time of a call.
         idle: Longest time in which a stream or connection carries nothing.
+        spread: Envoy's name of the rule by which it chooses a server.
     """
 
     route: float = 0
     idle: float = 0
+    spread: str = "ROUND_ROBIN"
 
 
-NO_TIMES = Times()
+ISTIO = Profile()
 """Istio's."""
 
 
@@ -57,7 +59,7 @@ class Listener:
     """One port of an Envoy.
 
     Attributes:
-        targets: Servers behind it, used in turn.
+        targets: Servers behind it; the profile says how calls are spread.
         opaque: It passes on bytes, and does not see calls.
         accepts: With it the listener is an inbound one: callers need a certificate, and its URI is forwarded. Such a
             one repeats no call and numbers none: the caller's proxy does.
@@ -76,20 +78,20 @@ class Listener:
     def _name(self) -> str:
         return f"port-{self.port}"
 
-    def listener(self, times: Times) -> dict[str, Any]:
+    def listener(self, profile: Profile) -> dict[str, Any]:
         """Return Envoy's listener."""
-        chain: dict[str, Any] = {"filters": [self._tcp(times) if self.opaque else self._http(times)]}
+        chain: dict[str, Any] = {"filters": [self._tcp(profile) if self.opaque else self._http(profile)]}
         if self.accepts:
             chain["transport_socket"] = self.accepts.context("Downstream", self._protocol)
         return {"name": self._name, "address": address(f"127.0.0.1:{self.port}"), "filter_chains": [chain]}
 
-    def cluster(self) -> dict[str, Any]:
+    def cluster(self, spread: str) -> dict[str, Any]:
         """Return Envoy's cluster of the servers."""
         endpoints = [{"endpoint": {"address": address(target)}} for target in self.targets]
         found: dict[str, Any] = {
             "name": self._name,
             "type": "STATIC",
-            "lb_policy": "ROUND_ROBIN",
+            "lb_policy": spread,
             "load_assignment": {"cluster_name": self._name, "endpoints": [{"lb_endpoints": endpoints}]},
         }
         if not self.opaque:
@@ -104,14 +106,14 @@ class Listener:
     def _protocol(self) -> str:
         return "istio" if self.opaque else "h2"
 
-    def _tcp(self, times: Times) -> dict[str, Any]:
-        idle = {"idle_timeout": f"{times.idle}s"} if times.idle else {}
+    def _tcp(self, profile: Profile) -> dict[str, Any]:
+        idle = {"idle_timeout": f"{profile.idle}s"} if profile.idle else {}
         kind = f"{_TYPES}.extensions.filters.network.tcp_proxy.v3.TcpProxy"
         config = {"@type": kind, "stat_prefix": self._name, "cluster": self._name, **idle}
         return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
 
-    def _http(self, times: Times) -> dict[str, Any]:
-        way: dict[str, Any] = {"cluster": self._name, "timeout": f"{times.route}s"}
+    def _http(self, profile: Profile) -> dict[str, Any]:
+        way: dict[str, Any] = {"cluster": self._name, "timeout": f"{profile.route}s"}
         host: dict[str, Any] = {"name": "all", "domains": ["*"]}
         if not self.accepts:
             way["retry_policy"] = {"retry_on": RETRIES, "num_retries": 2, "retriable_status_codes": [503]}
@@ -119,7 +121,7 @@ class Listener:
         host["routes"] = [{"match": {"prefix": "/"}, "route": way}]
         found = _manager(self._name, host, self.filters) | {
             "codec_type": "HTTP2",
-            "stream_idle_timeout": f"{times.idle}s",
+            "stream_idle_timeout": f"{profile.idle}s",
         }
         if self.accepts:
             found["forward_client_cert_details"] = "SANITIZE_SET"
@@ -127,12 +129,12 @@ class Listener:
         return {"name": "envoy.filters.network.http_connection_manager", "typed_config": found}
 
 
-def config(listeners: Iterable[Listener], times: Times, *, admin_port: int, health_port: int) -> dict[str, Any]:
+def config(listeners: Iterable[Listener], profile: Profile, *, admin_port: int, health_port: int) -> dict[str, Any]:
     """Return the whole configuration; at the health port any path answers 200."""
     ways = [*listeners]
     resources = {
-        "listeners": [*(each.listener(times) for each in ways), _health(health_port)],
-        "clusters": [each.cluster() for each in ways],
+        "listeners": [*(each.listener(profile) for each in ways), _health(health_port)],
+        "clusters": [each.cluster(profile.spread) for each in ways],
     }
     return {"admin": {"address": address(f"127.0.0.1:{admin_port}")}, "static_resources": resources}
 

@@ -72,10 +72,13 @@ class Records(ExitStack):
     def check(self) -> None:
         """Wait until everything is acked; then check the account, and that Kafka has the acks."""
         self.writer.stop()
-        until(self.ledger.all_acked, PATIENCE_S, self._suite.logs)
-        until(lambda: self._left() == 0, PATIENCE_S, self._suite.logs)
+        until(self.ledger.all_acked, PATIENCE_S, self._explain)
+        until(lambda: self._left() == 0, PATIENCE_S, self._explain)
         self.close()
         self.ledger.fail_if_wrong()
+
+    def _explain(self) -> str:
+        return f"not acked: {self.ledger.unacked()}\nnot committed: {self._left()}\n{self._suite.logs()}"
 
     def _left(self) -> int:
         """Return the records that the group's commits do not cover."""

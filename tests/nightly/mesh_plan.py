@@ -24,9 +24,13 @@ from deploy import write_mesh
 from dexorder.supervisor.plan import Part, SuiteOptions, plan
 from tests.fixtures_tls import Authority
 from tests.nightly.envoy import OPTIONS
-from tests.nightly.envoy_config import Listener, Times, Workload, config
+from tests.nightly.envoy_config import ISTIO, Listener, Profile, Workload, config
 
-PROFILES = {"istio": Times(), "envoy": Times(route=15, idle=300), "short": Times(route=3, idle=2)}
+PROFILES = {
+    "istio": ISTIO,
+    "envoy": Profile(route=15, idle=300),
+    "short": Profile(route=3, idle=2, spread="LEAST_REQUEST"),
+}
 SPIFFE = f"spiffe://{write_mesh.TRUST_DOMAIN}/ns/{write_mesh.NAMESPACE}/sa"
 DESK = "desk"
 SECOND = "gateway-2"
@@ -93,7 +97,7 @@ class MeshPlan:
 
     options: SuiteOptions
     envoy: Path
-    times: Times
+    profile: Profile
 
     @cached_property
     def _numbers(self) -> dict[tuple[str, ...], int]:
@@ -162,7 +166,7 @@ class MeshPlan:
             ways.append(Listener(numbers[pod, "out", call.port], targets, port in OPAQUE, presents=own))
         file = self._folder / f"{pod}.json"
         health = numbers[pod, "health"]
-        file.write_text(json.dumps(config(ways, self.times, admin_port=self.admin_port(pod), health_port=health)))
+        file.write_text(json.dumps(config(ways, self.profile, admin_port=self.admin_port(pod), health_port=health)))
         return Part(
             name=sidecar(pod),
             command=(str(self.envoy), "-c", str(file), *OPTIONS),

@@ -92,6 +92,8 @@ class Ledger:
         self.unexpected: Counter[str] = Counter()
         """Answers that no caller should get."""
         self._acked: set[int] = set()
+        self._uncertain: set[int] = set()
+        """Numbers with an ack that may have arrived, though its answer did not."""
         self._places: defaultdict[int, set[Place]] = defaultdict(set)
         self._behind: Counter[int] = Counter()
         self._count: Counter[GatewayUser] = Counter()
@@ -121,6 +123,11 @@ class Ledger:
             read.acked_s = time.monotonic()
             self._acked.add(number)
 
+    def ack_is_uncertain(self, number: int) -> None:
+        """Record that the answer to an ack was lost: the record is delivered again, or it was committed."""
+        with self._lock:
+            self._uncertain.add(number)
+
     def no_commits(self, gateway: GatewayUser, when: NoCommits) -> None:
         """Record that the gateway could not commit for a time."""
         self._no_commits[gateway].append(when)
@@ -134,9 +141,14 @@ class Ledger:
         return self._count[gateway]
 
     def all_acked(self) -> bool:
-        """Return whether every written number is acked."""
+        """Return whether every written number is acked, as far as its readers know; Kafka's commits show the rest."""
         with self._lock:
-            return self.written <= self._acked
+            return self.written <= self._acked | self._uncertain
+
+    def unacked(self) -> dict[int, list[Read]]:
+        """Return the numbers that were never acked with an answer, with their reads."""
+        with self._lock:
+            return {number: self.reads.get(number, []) for number in sorted(self.written - self._acked)}
 
     def skipped(self) -> list[int]:
         """Return the numbers that were written and never read."""
@@ -213,7 +225,9 @@ class Reader(Loop):
             self._gateway.stub.Ack(place, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             # INTERNAL: the partition went to another gateway, which delivers the record again.
-            if not _is_going(error) and error.code() != grpc.StatusCode.INTERNAL:
+            if _is_going(error):
+                self._ledger.ack_is_uncertain(int(answer.message))
+            elif error.code() != grpc.StatusCode.INTERNAL:
                 self._ledger.unexpected[f"Ack: {error.code()} {error.details()}"] += 1
             return
         self._ledger.ack(int(answer.message), read)

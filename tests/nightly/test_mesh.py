@@ -18,7 +18,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import MakeTopic, StartGateway, Write
 from tests.integration.services.gateway import test_peers as peers
 from tests.nightly.envoy import Sidecar, install
-from tests.nightly.envoy_config import Times
+from tests.nightly.envoy_config import Profile
 from tests.rig.report import print_campaign
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, page, suite
 from tests.unit.services.relay.realtime.test_live_rpc import running_job
@@ -52,7 +52,7 @@ async def received(client: AsyncClient) -> list[str]:
 
 async def test_route_timeouts_cost_no_notification(envoy: Path, tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        sidecar = Sidecar(envoy, tmp_path, [s.running.address], Times(route=1))
+        sidecar = Sidecar(envoy, tmp_path, [s.running.address], Profile(route=1))
         with sidecar.running() as address:
             async with AsyncClient(address) as client, asyncio.TaskGroup() as group:
                 found = group.create_task(received(client))
@@ -78,7 +78,7 @@ async def test_no_idle_timeout_cuts_a_quiet_market(envoy: Path, tmp_path: Path) 
     notes = list[str]()
     async with suite(tmp_path, keep_alive_seconds=0.5) as s:
         await running_job(s)
-        with Sidecar(envoy, tmp_path, [s.running.address], Times(idle=2)).running() as address:
+        with Sidecar(envoy, tmp_path, [s.running.address], Profile(idle=2)).running() as address:
             async with AsyncClient(address, on_note=notes.append) as client, aclosing(client.live(TICKER)) as updates:
                 assert (await anext(updates)).statuses
                 again = asyncio.ensure_future(anext(updates))

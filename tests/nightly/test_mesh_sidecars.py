@@ -28,7 +28,7 @@ from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2_grpc as rpc
 from tests.fixtures_tls import Authority
 from tests.nightly.envoy import Sidecar
-from tests.nightly.envoy_config import Times, Workload
+from tests.nightly.envoy_config import ISTIO, Profile, Workload
 from tests.nightly.test_mesh import NOTIFICATIONS, announced, envoy, received
 from tests.rig.processes import free_ports
 from tests.rig.report import print_campaign
@@ -49,19 +49,16 @@ class Way:
     stranger: Workload
 
 
-ISTIO = Times()
-
-
 @asynccontextmanager
 async def meshed(
-    envoy: Path, folder: Path, address: str, times: Times = ISTIO, *, filters: Sequence[dict[str, Any]] = ()
+    envoy: Path, folder: Path, address: str, profile: Profile = ISTIO, *, filters: Sequence[dict[str, Any]] = ()
 ) -> AsyncIterator[Way]:
     authority = Authority(folder / "mesh")
     desk, relay, other = (
         Workload(authority.workload(f"{SPIFFE}/{name}"), authority.ca) for name in ("desk", "relay", "other")
     )
-    inbound = Sidecar(envoy, folder, [address], times, relay, None, filters)
-    outbound = Sidecar(envoy, folder, [inbound.address], times, presents=desk)
+    inbound = Sidecar(envoy, folder, [address], profile, relay, None, filters)
+    outbound = Sidecar(envoy, folder, [inbound.address], profile, presents=desk)
     with inbound.running(), outbound.running():
         yield Way(outbound, inbound, other)
 
@@ -160,7 +157,7 @@ async def drained_and_replaced(sidecar: Sidecar) -> None:
     await killed(sidecar)
 
 
-PROFILES = {"istio": ISTIO, "envoy": Times(route=15, idle=300), "short": Times(route=1, idle=2)}
+PROFILES = {"istio": ISTIO, "envoy": Profile(route=15, idle=300), "short": Profile(route=1, idle=2)}
 Strike = Callable[[Sidecar], Awaitable[None]]
 STRIKES: tuple[Strike, ...] = (killed, frozen, frozen_and_replaced, drained_and_replaced)
 
