@@ -125,6 +125,7 @@ class BlockingTableRows(BlockingPart[AsyncTableRows]):
     udf = waiting(AsyncTableRows.udf)
     points = waiting(AsyncTableRows.points)
     snapshots = waiting(AsyncTableRows.snapshots)
+    snapshot_id = waiting(AsyncTableRows.snapshot_id)
     catalog = waiting(AsyncTableRows.catalog)
 
 

@@ -45,7 +45,10 @@ async def check(address: str, *, timeout_s: float = 2.0) -> Health:
 
 
 async def kafka_problem(gateway: str, *, timeout_s: float = 2.0) -> str:
-    """Return why a gateway answers calls of KafkaPixy with UNAVAILABLE; empty if it does not, or can't be asked."""
+    """Return why a gateway does not serve KafkaPixy, for which it needs Kafka; empty if it does, or can't be asked.
+
+    For some seconds after its start a gateway lets calls wait for Kafka's first answer.
+    """
     async with open_channel(gateway) as channel:
         stub: Any = kafkapixy_pb2_grpc.KafkaPixyStub(channel)  # it has the type stubs of the blocking client
         try:
@@ -54,6 +57,8 @@ async def kafka_problem(gateway: str, *, timeout_s: float = 2.0) -> str:
             # Our services send details with each status; an error of the connection lacks them.
             if code_of(error) is Code.UNAVAILABLE and STATUS_DETAILS in dict(error.trailing_metadata()):
                 return f"{KAFKA_PIXY} is unavailable: {error.details()}"
+            if code_of(error) is Code.DEADLINE_EXCEEDED:
+                return f"{KAFKA_PIXY} is unavailable: Kafka has not answered the gateway within {timeout_s:g} s"
     return ""
 
 

@@ -131,7 +131,9 @@ def mounted(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("files", [compose, kubernetes, kubernetes_in_istio, helm])
-def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_every_part_reads_and_accepts_its_settings(
+    files: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen, folders = set(), mounted(tmp_path)
     for name, module, environment in files():
         seen.add(name)
@@ -155,7 +157,7 @@ def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pyte
             for settings in SETTINGS[name]:
                 settings()
             if environment.get("DEXORDER_CHANNEL_TLS_CERTIFICATE"):
-                open_channel("relay:50051")
+                await open_channel("relay:50051").close()
     assert seen == set(SETTINGS)
 
 

@@ -36,7 +36,7 @@ def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> Non
     assert ended == ["value 1", "generator"]
 
 
-PARTS = ("requests", "rows", "series", "realtime", "triggers", "udfs")
+PARTS = ("requests", "rows", "receipts", "series", "realtime", "triggers", "udfs")
 
 
 async def test_the_blocking_client_has_each_method_of_the_async_one() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_common import logs, tracing
 from dexorder_common.rpc import lifecycle
 from dexorder_common.rpc.lifecycle import bind, grpc_server, refuse_if_served
 from dexorder_common.rpc.settings import ServiceSettings
@@ -77,8 +78,12 @@ async def test_other_file_is_kept(server: grpc.aio.Server, file: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["listen", "metrics_listen", "unix"])
-def test_an_address_in_use_or_impossible_ends_the_process_with_one_line(path: Path, where: str) -> None:
+def test_an_address_in_use_or_impossible_ends_the_process_with_one_line(
+    path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A traceback of forty lines ends in the same words, where nobody finds them."""
+    for configured in (logs, tracing):  # of this process, which goes on
+        monkeypatch.setattr(configured, "configure", lambda *_, **__: None)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         given: dict[str, Any] = {
