@@ -131,6 +131,22 @@ CORRECTED = RealtimeProfile(
     seconds=900.0,
     quiet_seconds=420.0,
 )
+CORRECTED_ALONE = RealtimeProfile(
+    "trades that are corrected, and nothing else happens: in a busy market no other query shows it",
+    FaultProfile((K.CORRECTED,), count=3, seconds=(0.5, 20.0)),
+    per_second=(0.1, 4.0),
+    periods=((60,), ()),
+    seconds=740.0,
+    quiet_seconds=320.0,
+)
+UNNUMBERED_CORRECTED = replace(
+    CORRECTED_ALONE,
+    name="no numbers: trades that are corrected, and some of them taken from the socket, as REST lacks them",
+    faults=FaultProfile(
+        outages=3, outage_kinds=(K.CORRECTED,), seconds=(15.0, 60.0), rest_fails=0.9, rest_kinds=(K.LACKS,)
+    ),
+    numbered=False,
+)
 RESTARTED = RealtimeProfile(
     "numbers that begin again",
     FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
@@ -152,7 +168,19 @@ PRODUCT = RealtimeProfile(
     kills=1,
     relay_kills=1,
 )
-MENDED = (RARE, DEAF_AND_BEHIND, LACKING, LATE, BEHIND, BEHIND_FOR_LONG, CORRECTED, RESTARTED, PRODUCT)
+MENDED = (
+    RARE,
+    DEAF_AND_BEHIND,
+    LACKING,
+    LATE,
+    BEHIND,
+    BEHIND_FOR_LONG,
+    CORRECTED,
+    CORRECTED_ALONE,
+    UNNUMBERED_CORRECTED,
+    RESTARTED,
+    PRODUCT,
+)
 """Profiles whose faults last and go together."""
 HOLD = (*_QUIET, *MENDED)
 """Profiles under which every promise holds."""

@@ -58,6 +58,12 @@ class IngestorMetrics:
         self.skipped_trades = counter("skipped_trades", "Numbers of trades that the exchange has not used.", _VENUE)
         self.corrected_trades = counter("corrected_trades", "Recorded trades that the exchange has corrected.", _VENUE)
         self.late_trades = counter("late_trades", "Trades that came after their time was settled.", _VENUE)
+        self.trade_comparisons = counter(
+            "trade_comparisons", "Answers about trades that came by the socket alone, beside refills.", _VENUE
+        )
+        self.uncompared_trades = counter(
+            "uncompared_trades", "Trades of the socket whose values no answer has shown.", _VENUE
+        )
         self.lost_spans = counter("lost_spans", "Spans whose trades the exchange no longer had.", _VENUE)
         self.candles_checked = counter("candle_checks", "Comparisons with the exchange's own closed candles.", _VENUE)
         self.candle_differences = counter("candle_differences", "Closed candles that differed from these.", _VENUE)

@@ -129,6 +129,11 @@ class SimulatedVenue(CcxtVenue):
         self._idle: list[CcxtSession] = [SimulatedSession(self, exchange) for _ in range(_SESSIONS)]
 
     @property
+    def calls_per_second(self) -> float:
+        """As many as a large exchange allows."""
+        return 20.0
+
+    @property
     def ban_left_ns(self) -> int:
         """0: there are no bans."""
         return 0

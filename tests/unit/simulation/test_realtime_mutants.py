@@ -25,6 +25,7 @@ from dexorder_ingestor.realtime.numbered.quiet_time import Quiet, QuietTime
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
 from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
 from dexorder_ingestor.realtime.sources.socket_health import AliveSocket
+from dexorder_ingestor.realtime.sources.unshown import UnshownTrades
 from dexorder_ingestor.realtime.trade_batches import TradeBatches
 from dexorder_relay.broker.dispatcher import JobDispatcher
 from dexorder_relay.state.realtime_job import RealtimeJob
@@ -35,6 +36,7 @@ from tests.simulation.realtime_profiles import (
     BEHIND,
     BEHIND_FOR_LONG,
     CORRECTED,
+    CORRECTED_ALONE,
     DEAF_AND_BEHIND,
     HOLD,
     LATE,
@@ -165,6 +167,11 @@ def test_a_candle_that_is_amended_by_a_replica_that_is_behind_is_spoiled(monkeyp
 def test_values_that_are_not_recalled_after_a_kill_stay_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NumberedFeed, "_recall", lambda self, trades: None)
     assert Rule.WRONG_VALUE in _broken(CORRECTED, range(1, 21))
+
+
+def test_trades_that_came_by_the_socket_alone_stay_wrong_if_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnshownTrades, "take_query", lambda self, settled_ns, *, now_ns: None)
+    assert Rule.WRONG_VALUE in _broken(CORRECTED_ALONE, range(1, 11))
 
 
 def test_a_socket_that_counts_after_a_silence_claims_too_early(monkeypatch: pytest.MonkeyPatch) -> None:

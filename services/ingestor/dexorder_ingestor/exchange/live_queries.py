@@ -40,6 +40,11 @@ class LiveQueries:
             return 0
         return self._clock_ns + self.venue.clock.monotonic_ns() - self._clock_read_ns
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a query would have to wait for others."""
+        return self._sessions.locked()
+
     async def know(self, symbol: str) -> int:
         """Check that the exchange has a symbol; return the exchange's time.
 

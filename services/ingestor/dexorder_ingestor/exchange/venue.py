@@ -188,6 +188,11 @@ class CcxtVenue:
             self._accepted.add(symbol)
 
     @property
+    def calls_per_second(self) -> float:
+        """Rate of the host's calls, in ccxt's units."""
+        return self.rate_limiter.bucket.limit.per_second
+
+    @property
     def ban_left_ns(self) -> int:
         """How much longer the exchange bans this host, as far as any process of it knows; not above 0 without a ban."""
         return self.rate_limiter.bucket.ban_ns() - self.clock.monotonic_ns()

@@ -23,6 +23,7 @@ from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.live_series import LiveSeries, MissingTrades
 from dexorder_ingestor.realtime.record_joiner import RecordJoiner
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports
+from dexorder_ingestor.realtime.sources.comparison_limits import ComparisonLimits
 from dexorder_ingestor.realtime.waiting import Progress, why_failed
 
 log = structlog.get_logger(__name__)
@@ -48,6 +49,7 @@ class Services:
     live: LivePush
     settings: IngestorSettings
     metrics: IngestorMetrics
+    comparisons: ComparisonLimits
 
 
 class Alarm:

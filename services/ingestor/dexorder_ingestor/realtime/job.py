@@ -4,6 +4,7 @@ SocketReader      messages of the socket -> series
 Refiller          queries to REST that the series wants -> series; opens a deaf socket again
 RecordPublisher   released trades and closed candles -> Kafka, then the report to the relay
 CandleChecker     closed candles against the exchange's own; a difference is repaired from the trades in REST
+ValueChecker      trades of the socket alone against REST, a minute later
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from dexorder_ingestor.realtime.record_joiner import RecordJoiner
 from dexorder_ingestor.realtime.record_publisher import RecordPublisher
 from dexorder_ingestor.realtime.records import RecordHeaders, encode_live
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
+from dexorder_ingestor.realtime.sources.comparison_limits import ComparisonLimits
+from dexorder_ingestor.realtime.value_checker import ValueChecker
 from dexorder_ingestor.realtime.wait_teller import WaitTeller
 from dexorder_ingestor.realtime.waiting import Progress
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
@@ -60,7 +63,18 @@ class RealtimeRunner:
         self._metrics = metrics
         self._joiner = joiner = RecordJoiner(publisher)
         self._services = {
-            name: Services(each.venue, each, sockets(each.venue), publisher, joiner, reports, live, settings, metrics)
+            name: Services(
+                each.venue,
+                each,
+                sockets(each.venue),
+                publisher,
+                joiner,
+                reports,
+                live,
+                settings,
+                metrics,
+                ComparisonLimits(each.venue.calls_per_second, now_ns=each.venue.clock.monotonic_ns()),
+            )
             for name, each in queries.items()
         }
 
@@ -100,7 +114,7 @@ class RealtimeRunner:
 
 
 class LiveJob:
-    """One realtime dispatch: the series of one market, and the four tasks that work on it. `run` once."""
+    """One realtime dispatch: the series of one market, and the tasks that work on it. `run` once."""
 
     def __init__(self, dispatch: RealtimeDispatch, resume: Resume, services: Services, trace: str) -> None:
         venue, params, symbol = services.venue, dispatch.params, dispatch.instrument.symbol
@@ -116,6 +130,7 @@ class LiveJob:
             now_ns=venue.clock.monotonic_ns(),
             has_socket=services.sockets.can_watch,
             silent_ns=silent_ns,
+            room=services.comparisons.room,
         )
         checks = CandleChecks(params.periods, resume.unchecked)
         self._reader = SocketReader(services, symbol, series, self._changed)
@@ -125,7 +140,7 @@ class LiveJob:
         self._checker = CandleChecker(
             services, symbol, series, self._publisher.alarm.ring, checks, self._publisher.tell
         )
-
+        self._values = ValueChecker(services, symbol, series, self._changed, bool(params.periods))
         self._teller = WaitTeller(services, symbol, series, progress, self._tell)
 
     async def run(self, stop: StopSignal) -> DispatchEnd | None:
@@ -147,8 +162,8 @@ class LiveJob:
         failure = publishing.result() if not publishing.cancelled() else None
         return failure or stop.completion(self._job_id)
 
-    def _tasks(self) -> tuple[SocketReader | Refiller | CandleChecker | WaitTeller, ...]:
-        return self._reader, self._refiller, self._checker, self._teller
+    def _tasks(self) -> tuple[SocketReader | Refiller | CandleChecker | ValueChecker | WaitTeller, ...]:
+        return self._reader, self._refiller, self._checker, self._values, self._teller
 
     def _tell(self) -> None:
         self._publisher.waiting = self._teller.text

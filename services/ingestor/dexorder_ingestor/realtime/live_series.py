@@ -27,6 +27,8 @@ from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
+from dexorder_ingestor.realtime.sources.comparison_limits import Room
+from dexorder_ingestor.realtime.sources.unshown import UnshownTrades
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS, TradeBatch, TradeBatches, lower, lowest_after
 from dexorder_ingestor.realtime.trade_sequence import Gap
 from dexorder_ingestor.realtime.waiting import Wait
@@ -88,6 +90,7 @@ class LiveSeries:
         now_ns: int,
         has_socket: bool = True,
         silent_ns: int = 0,
+        room: Room | None = None,
     ) -> None:
         """Start where an earlier dispatch ended.
 
@@ -96,6 +99,7 @@ class LiveSeries:
             poll_ns: Time between two queries of an exchange that does not number its trades.
             has_socket: There is a socket, though it may fail.
             silent_ns: Time since the one from which trades are wanted.
+            room: Shared by the markets of a venue.
         """
         starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
         begin_ns = min([resume.start_ns, *starts.values()])
@@ -121,6 +125,8 @@ class LiveSeries:
                 silence_ns=trades.silence_ns,
                 provisional=resume.provisional,
             )
+        self.values = UnshownTrades(trades, room or Room())
+        """Trades whose values only the socket has shown."""
         self._include_trades = include_trades
         self._start_ns = resume.start_ns
         self._last_id = resume.last_trade_id
@@ -217,7 +223,15 @@ class LiveSeries:
         self._take_late(now_ns)
         self._release(released, released if self._feed.is_numbered else (), now_ns, is_refilled=True)
         self._take_surprises(answer.clock_ns, now_ns)
+        self.values.shown(answer.trades)
         return missing
+
+    def compared(self, answer: TradeAnswer, *, now_ns: int) -> None:
+        """Add the answer to a query of `values`."""
+        corrected = self.values.answered(answer, now_ns=now_ns)
+        if corrected:
+            self._feed.correct(corrected)
+            self._take_surprises(answer.clock_ns, now_ns)
 
     def query_failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer."""
@@ -240,6 +254,7 @@ class LiveSeries:
             self.late += len(late)
             self._candles.add(late)
         self._candles.rebuild(period_seconds, open_ns, trades)
+        self.values.forget(trades)
         self._batches.add([trade._replace(revision=trade.received_ns) for trade in trades], now_ns=now_ns)
 
     # --- to Kafka ---------------------------------------------------------------------------------------------------
@@ -336,8 +351,12 @@ class LiveSeries:
         feed = self._feed
         if isinstance(feed, NumberedFeed):
             self._take_numbered(feed, revision, now_ns)
+        if feed.alone:
+            self.values.add(feed.alone, now_ns=now_ns)
+            feed.alone = []
         if feed.corrected:
             corrected, feed.corrected = feed.corrected, []
+            self.values.forget(corrected)
             self.corrected += len(corrected)
             self._record([trade._replace(revision=revision) for trade in corrected], now_ns)
             self._candles.doubt(corrected)
@@ -367,6 +386,7 @@ class LiveSeries:
         batches += self._batches.take(min(self._feed.settled_ns, seam.first.time_ns), now_ns=now_ns, flush=True)
         self._before_lost = batches, closed
         self._new_numbers_ns = seam.first.time_ns
+        self.values.clear()
         self._settled_number, self._last_number, self._last_id = -1, -1, ""
         self._start_ns = min(self._start_ns, seam.first.time_ns)
         self._release(seam.fresh, seam.fresh, now_ns)

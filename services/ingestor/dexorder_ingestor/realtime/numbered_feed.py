@@ -77,6 +77,8 @@ class NumberedFeed:
         """Trades whose time was settled before they came, until the caller takes them."""
         self.corrected: list[Trade] = []
         """Released trades with the values that REST has instead, until the caller takes them."""
+        self.alone: list[Trade] = []
+        """Trades of the socket that nothing has shown before, until the caller takes them."""
         self.recalled: list[Trade] = []
         """The last trades of an earlier dispatch as REST shows them, until the caller takes them: it may have recorded
         values of the socket that it could not compare any more."""
@@ -141,6 +143,8 @@ class NumberedFeed:
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         """Add trades of a message; return those that can be released."""
         self._socket.heard(now_ns=now_ns)
+        next_number = self._sequence.next_number or 0
+        self.alone += [trade for trade in trades if trade.number >= next_number]
         if self._anchor is None and self._sequence.next_number is None:
             self._search()  # the market had no trade so far; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
@@ -156,6 +160,7 @@ class NumberedFeed:
         self._quiet.heard(now_ns=now_ns, is_news=is_newest)
         if self._sequence.below:
             self._sort_out(self._sequence.below, now_ns)
+            self.alone += self.late
         self._set_due(now_ns)
         return released
 
@@ -257,6 +262,11 @@ class NumberedFeed:
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
         return released
+
+    def correct(self, trades: Sequence[Trade]) -> None:
+        """Take values that REST has for released trades instead of those of the socket."""
+        self._known.correct(trades)
+        self.corrected += trades
 
     def failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer; a first trade that no answer confirms is searched again."""

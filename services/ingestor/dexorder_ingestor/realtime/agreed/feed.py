@@ -85,6 +85,8 @@ class AgreedFeed:
         """Trades whose time was settled before they came, until the caller takes them."""
         self.corrected: list[Trade] = []
         """Released trades with the values that REST has instead, until the caller takes them."""
+        self.alone: list[Trade] = []
+        """Trades that only the socket has shown, until the caller takes them."""
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
         self._by_time = by_time
@@ -182,6 +184,11 @@ class AgreedFeed:
         self.due_ns = now_ns
         return []
 
+    def correct(self, trades: Sequence[Trade]) -> None:
+        """Take values that REST has for released trades instead of those of the socket."""
+        self._sequence.correct(trades)
+        self.corrected += trades
+
     def failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer."""
         self.due_ns = now_ns + 2 * _RETRY_NS
@@ -220,6 +227,7 @@ class AgreedFeed:
         is_linked = self._heard.has_any(self._newest)
         heard = self._heard.take(settled_ns, kept_ns)
         self._sequence.take(heard, before_ns=kept_ns)
+        self.alone += heard
         if is_linked and self._is_alive_since(settled_ns):
             return self._confirm(self._newest, now_ns)
         self.lost.append(TimeRange(settled_ns, kept_ns))
@@ -238,6 +246,7 @@ class AgreedFeed:
         self.late += self._sequence.late([*taken, *whole], self._doubts.inherits)
         self._doubts.answered(first_ns, self._clock_ns)
         self._sequence.take(taken)
+        self.alone += taken
         until_ns, alone_ns = self._reach(newest_ns)
         recent = [trade for trade in trades if trade.time_ns >= before_ns]
         is_witnessed = self._is_alive_since(before_ns) and self._heard.has_all(

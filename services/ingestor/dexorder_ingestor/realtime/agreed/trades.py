@@ -15,15 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade
+from dexorder_ingestor.exchange.trades import MADE_ID, PAGE_TRADES, Trade
 from dexorder_ingestor.realtime.sources.corrections import TOLERANCE_NS, Corrections
 
 MAX_KNOWN = 4_000
 """Released trades that are remembered, so that a late one is told from a repeated one."""
 _DOUBTS = 3
 """Answers without a trade after which it is dropped, if only one answer has ever shown it."""
-_MADE = "~"
-"""Start of an id that was made of the trade's values."""
 
 
 @dataclass(slots=True)
@@ -115,6 +113,10 @@ class AgreedTrades:
         self._values.update((trade.trade_id, trade) for trade in found)
         return found
 
+    def correct(self, trades: Iterable[Trade]) -> None:
+        """Note the values that released trades have now."""
+        self._values.update((trade.trade_id, trade) for trade in trades if trade.trade_id in self._values)
+
     def give_up(self, until_ns: int) -> list[Trade]:
         """Settle the time up to ``until_ns`` although trades before it are lost; return those seen before it."""
         return self._settle(until_ns)
@@ -129,7 +131,7 @@ class AgreedTrades:
 
     def _release(self, trades: Iterable[Trade]) -> list[Trade]:
         found = sorted(trades)
-        self._values.update((trade.trade_id, trade) for trade in found if not trade.trade_id.startswith(_MADE))
+        self._values.update((trade.trade_id, trade) for trade in found if not trade.trade_id.startswith(MADE_ID))
         while len(self._values) > PAGE_TRADES:
             del self._values[next(iter(self._values))]
         self._released.update((trade.trade_id, trade.time_ns) for trade in found)
@@ -149,7 +151,7 @@ def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
     for trade in trades:
         if not trade.trade_id:
             key = (trade.time_ns, trade.price, trade.amount)
-            trade = trade._replace(trade_id=f"{_MADE}{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
+            trade = trade._replace(trade_id=f"{MADE_ID}{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
             counts[key] += 1
         named.append(trade)
     return named

@@ -36,6 +36,10 @@ class KnownTrades:
             kept = sorted(self._trades)[-_KEPT:]
             self._trades = {number: self._trades[number] for number in kept}
 
+    def correct(self, trades: Iterable[Trade]) -> None:
+        """Note the values that known trades have now."""
+        self._trades.update((trade.number, trade) for trade in trades if trade.number in self._trades)
+
     def get(self, number: int) -> Trade | None:
         """Return a trade that is known."""
         return self._trades.get(number)

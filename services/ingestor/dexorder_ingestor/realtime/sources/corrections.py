@@ -52,7 +52,7 @@ class Corrections:
 
     def judge(self, pairs: Sequence[tuple[Trade, Trade]], *, now_ns: int) -> Judgement:
         """Count an answer: the known trades that it shows, each with the answer's own one."""
-        differing = [trade for known, trade in pairs if not _is_same(known, trade)]
+        differing = [trade for known, trade in pairs if not is_same(known, trade)]
         if self._doubts:
             ids = {trade.trade_id for trade in differing}
             self._doubts = {trade_id: doubt for trade_id, doubt in self._doubts.items() if trade_id in ids}
@@ -76,6 +76,7 @@ class Corrections:
         return is_certain
 
 
-def _is_same(one: Trade, other: Trade) -> bool:
+def is_same(one: Trade, other: Trade) -> bool:
+    """Return whether two trades of one id have the same values."""
     is_near = abs(one.time_ns - other.time_ns) <= TOLERANCE_NS
     return is_near and (one.price, one.amount) == (other.price, other.amount)

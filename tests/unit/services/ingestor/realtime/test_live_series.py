@@ -356,3 +356,24 @@ def test_trades_whose_numbers_begin_again_are_recorded_behind_the_old_ones_and_t
     assert not any(due.batch.span.start_ns < new[0].time_ns < due.batch.span.end_ns for due in trades), "apart"
     assert [live.recorded(due) for due in trades][-1] == "3", "the next dispatch goes on behind the new number"
     assert [candle.volume for page in closed for candle in page.candles] == [0.25 * 5]
+
+
+def test_wrong_prices_of_the_socket_are_corrected_though_trades_come_without_a_break() -> None:
+    live = series()
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0)
+    tape = [trade(100 + n, n) for n in range(90)]
+    sent = [each._replace(price=1.0) if 20 <= n < 30 else each for n, each in enumerate(tape)]
+    for n, each in enumerate(sent):
+        live.received([each], now_ns=n * SECOND_NS)
+    live.take_records(now_ns=0, flush=True)
+    answers = 0
+    for second in range(90, 100):
+        if live.values.take_query(live.settled_ns, now_ns=second * SECOND_NS) == TradeQuery(number=100):
+            live.compared(TradeAnswer(tape, False, after(second)), now_ns=second * SECOND_NS)
+            answers += 1
+    trades, _ = live.take_records(now_ns=100 * SECOND_NS, flush=True)
+    recorded = [each for due in trades for each in due.batch.trades]
+    assert [each._replace(revision=0) for each in recorded] == tape[20:30] and all(each.revision for each in recorded)
+    assert live.corrected == 10 and answers == 3 and live.take_doubtful() == [(60, BEGIN_NS)]
+    assert len(live.values) == 19, "the newest ones are not asked about yet"

@@ -1,0 +1,182 @@
+"""Trades that the socket alone has sent, until REST has shown the same values. Pure.
+
+The message of a trade may have been damaged, or the exchange has corrected the trade since. While trades come without a
+break the feed does not ask REST about them, so this asks once for each of them, about a minute later, many at a time. A
+trade with other values counts as corrected as soon as some answers agree (`corrections.py`).
+
+Trades that no answer shows in time are left out, and so are the oldest if too many wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.trades import MADE_ID, Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.sources.comparison_limits import Room
+from dexorder_ingestor.realtime.sources.corrections import Corrections, is_same
+
+DELAY_NS, _YOUNGEST_NS = 80 * SECOND_NS, 20 * SECOND_NS
+"""Age of the oldest trade at which REST is asked, and of the youngest one that is asked about. A full page of those is
+asked about at once. So a market needs a call a minute, or one for each page."""
+GIVEN_UP_NS = 600 * SECOND_NS
+_DOUBT_NS, _LONGEST_DOUBT_NS = SECOND_NS, 32 * SECOND_NS
+"""Time until the next query while REST has other values, which doubles."""
+_RETRY_NS = 20 * SECOND_NS
+"""The same while REST fails, or does not show all."""
+_LACKS = 3
+"""Answers that have a later trade without one, after which it is left out."""
+MAX_KEPT = 10_000
+"""Trades of one market that wait."""
+
+
+class LeftOut(NamedTuple):
+    """Trades whose values REST has not confirmed, and the time from the first to the last of them."""
+
+    trades: int
+    span: TimeRange
+
+
+@dataclass(slots=True)
+class _Waiting:
+    trade: Trade
+    at_ns: int
+    lacks: int = 0
+
+
+class UnshownTrades:
+    """The trades of one market that wait for REST. ``now_ns`` is of the monotonic clock."""
+
+    def __init__(self, series: TradeSeries, room: Room) -> None:
+        self._series = series
+        self._room = room
+        self._waiting: dict[str, _Waiting] = {}
+        self._asked: dict[str, Trade] = {}
+        """Trades of the query; those that differ are compared with all of them again."""
+        self._seen: set[str] = set()
+        """Those of them that an answer has shown with the same values."""
+        self._corrections = Corrections()
+        self._doubt_ns = _DOUBT_NS
+        self._not_before_ns = 0
+        self._left_out: LeftOut | None = None
+
+    def __len__(self) -> int:
+        """Return the number of trades that wait."""
+        return len(self._waiting)
+
+    def add(self, trades: Iterable[Trade], *, now_ns: int) -> None:
+        """Add trades as the socket has sent them. An id that was made of the values proves them by itself."""
+        for trade in trades:
+            if not trade.trade_id or trade.trade_id.startswith(MADE_ID) or trade.trade_id in self._waiting:
+                continue
+            while self._waiting and (len(self._waiting) >= MAX_KEPT or self._room.left <= 0):
+                self._leave_out([next(iter(self._waiting))])
+            if self._room.left > 0:
+                self._waiting[trade.trade_id] = _Waiting(trade, now_ns)
+                self._room.left -= 1
+            else:
+                self._count_left_out(trade)
+
+    def shown(self, trades: Iterable[Trade]) -> None:
+        """Note what an answer of REST to another query has shown; those with the same values need no query."""
+        self._forget(t.trade_id for t in trades if (w := self._waiting.get(t.trade_id)) and is_same(w.trade, t))
+
+    def forget(self, trades: Iterable[Trade]) -> None:
+        """Note that trades are recorded with the values of REST."""
+        self._forget(trade.trade_id for trade in trades)
+
+    def clear(self) -> None:
+        """Leave out all, as the job ends or numbers begin again."""
+        self._leave_out(list(self._waiting))
+        self._end_query()
+
+    def due_ns(self) -> int | None:
+        """Return the time of the next query; None if nothing waits."""
+        oldest = next(iter(self._waiting.values()), None)
+        if oldest is None:
+            return None
+        many = len(self._waiting) >= self._series.page
+        return max(oldest.at_ns + (_YOUNGEST_NS if many else DELAY_NS), self._not_before_ns)
+
+    def take_query(self, settled_ns: int, *, now_ns: int) -> TradeQuery | None:
+        """Return the query that is due, about trades that are settled; `answered` or `failed` has to follow."""
+        self._leave_out([i for i, each in self._waiting.items() if now_ns >= each.at_ns + GIVEN_UP_NS])
+        due_ns = self.due_ns()
+        if due_ns is None or now_ns < due_ns:
+            return None
+        if not self._asked:
+            self._asked = self._next_page(settled_ns, now_ns)
+        first = min(self._asked.values(), default=None)
+        if first is None:
+            self._not_before_ns = now_ns + _RETRY_NS
+            return None
+        if not self._series.by_time:
+            return TradeQuery()
+        return self._series.query(first.number if self._series.numbered else None, first.time_ns)
+
+    def answered(self, answer: TradeAnswer, *, now_ns: int) -> list[Trade]:
+        """Add an answer to the query; return the trades that were corrected, with its values."""
+        asked = self._asked
+        pairs = [(known, trade) for trade in answer.trades if (known := asked.get(trade.trade_id)) is not None]
+        self._seen.update(known.trade_id for known, trade in pairs if is_same(known, trade))
+        corrected = self._corrections.judge(pairs, now_ns=now_ns).corrected
+        self._forget(trade.trade_id for trade in corrected)
+        if self._corrections:
+            self._not_before_ns = now_ns + self._doubt_ns
+            self._doubt_ns = min(2 * self._doubt_ns, _LONGEST_DOUBT_NS)
+            return corrected
+        self._forget(self._seen)
+        newest_ns = max((trade.time_ns for trade in answer.trades), default=0)
+        self._count_lacks(known for known in asked.values() if known.time_ns < newest_ns)
+        is_further = min(asked.values()).trade_id not in self._waiting
+        self._not_before_ns = now_ns + (0 if is_further else _RETRY_NS)
+        self._end_query()
+        return corrected
+
+    def failed(self, *, now_ns: int) -> None:
+        """Note that the query had no valid answer."""
+        self._not_before_ns = now_ns + _RETRY_NS
+
+    def take_left_out(self) -> LeftOut | None:
+        """Return the trades that were left out since the last call."""
+        found, self._left_out = self._left_out, None
+        return found
+
+    def _next_page(self, settled_ns: int, now_ns: int) -> dict[str, Trade]:
+        found: dict[str, Trade] = {}
+        for trade_id, each in self._waiting.items():
+            if each.trade.time_ns < settled_ns and now_ns >= each.at_ns + _YOUNGEST_NS:
+                found[trade_id] = each.trade
+            if len(found) >= self._series.page:
+                break
+        return found
+
+    def _count_lacks(self, lacking: Iterable[Trade]) -> None:
+        for trade in lacking:
+            if (each := self._waiting.get(trade.trade_id)) is not None:
+                each.lacks += 1
+                if each.lacks >= _LACKS:
+                    self._leave_out([trade.trade_id])
+
+    def _end_query(self) -> None:
+        self._asked, self._seen = {}, set()
+        self._corrections.clear()
+        self._doubt_ns = _DOUBT_NS
+
+    def _forget(self, ids: Iterable[str]) -> None:
+        for trade_id in list(ids):
+            if self._waiting.pop(trade_id, None) is not None:
+                self._room.left += 1
+
+    def _leave_out(self, ids: Iterable[str]) -> None:
+        for trade_id in ids:
+            self._count_left_out(self._waiting[trade_id].trade)
+            self._forget([trade_id])
+
+    def _count_left_out(self, trade: Trade) -> None:
+        count, span = self._left_out or (0, TimeRange(trade.time_ns, trade.time_ns + 1))
+        span = TimeRange(min(span.start_ns, trade.time_ns), max(span.end_ns, trade.time_ns + 1))
+        self._left_out = LeftOut(count + 1, span)
