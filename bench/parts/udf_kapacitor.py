@@ -26,7 +26,7 @@ def rows() -> Iterator[list[str]]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            agent = _built(folder)
+            agent = built(folder)
         except (OSError, subprocess.CalledProcessError) as error:
             yield ["Kapacitor's host", "absent", str(error)[:100], ""]
             return
@@ -39,7 +39,8 @@ def rows() -> Iterator[list[str]]:
             yield _row(folder, edge, "Kapacitor's Python", [sys.executable, str(agent / f"{example}.py")])
 
 
-def _built(folder: Path) -> Path:
+def built(folder: Path) -> Path:
+    """Build Kapacitor's host as ``host`` in a folder, with its Python agent as package beside it."""
     subprocess.run(["go", "build", "-o", f"{folder}/host", "."], cwd=HOST, check=True)
     listed = ["go", "list", "-m", "-f", "{{.Dir}}", "github.com/influxdata/kapacitor"]
     module = Path(subprocess.run(listed, cwd=HOST, check=True, capture_output=True, text=True).stdout.strip())

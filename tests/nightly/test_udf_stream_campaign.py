@@ -1,9 +1,9 @@
 """`kill -9` of the Spark driver and of its UDF in a stream of numbered trades, through the whole suite.
 
 The simulated exchange sends trades of a file over its sockets, with faults of messages. Ingestor, gateway, Kafka,
-udsource and Spark bring them to the UDF, whose output goes to its table and through the gateway to a topic. The
-expected rows are computed from the file: the n-th one has the count n and the sum of the first n prices, so a trade
-that is lost, doubled or out of order changes all rows after it.
+udsource and Spark bring them to the UDF, whose output goes to its table, and through the gateway to a topic and to a
+user's events. The expected rows are computed from the file: the n-th one has the count n and the sum of the first n
+prices, so a trade that is lost, doubled or out of order changes all rows after it.
 
 DEXORDER_SOAK_UDF_DRIVER_KILLS=20 DEXORDER_SOAK_UDF_KILLS=100
 """
@@ -21,11 +21,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import udf_table
 from dexorder_common.model.times import from_datetime
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as event_pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as event_rpc
 from tests.gateway_thread import records
 from tests.nightly import trade_replay
 from tests.nightly.trade_replay import Recording, Replay, write_trades
@@ -38,7 +41,7 @@ from tests.rig.suite import Suite
 
 DRIVER_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_DRIVER_KILLS", "20"))
 UDF_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))
-SYMBOL, TOPIC, UDF = "XMR/USD", "udf-numbers", "numbers"
+SYMBOL, TOPIC, USER, UDF = "XMR/USD", "udf-numbers", "udf-user", "numbers"
 AGENT = "tests.fakes.udf_agent"
 SPEED, LAST_SPEED = 60.0, 720.0
 HOURS = 3.0 * DRIVER_KILLS
@@ -63,7 +66,7 @@ def udfs(folder: Path) -> Path:
         "args": ["-m", AGENT, "sum"],
         "env": {"PYTHONPATH": str(ROOT)},
         "input": {"table": "ticks", "tickers": [f"{SYMBOL}.SIM"], "since": "earliest"},
-        "output": {"topic": TOPIC},
+        "output": {"topic": TOPIC, "user_id": USER},
     }
     path = folder / "udfs.yaml"
     path.write_text(json.dumps({"udfs": {UDF: entry}}))  # JSON is YAML
@@ -91,6 +94,24 @@ def topic_rows(suite: Suite) -> list[Output]:
     """Return the rows that the gateway has written, in the order of the log, copies included."""
     found = [json.loads(each.value()) for each in records(suite.address("kafka"), TOPIC)]
     return [Output(row["sequence"], 0, row["fields"]["count"], row["fields"]["sum"]) for row in found]
+
+
+def user_events(suite: Suite) -> dict[str, str]:
+    """Return the condition of each event that the gateway has accepted for the user, by its id."""
+    found: dict[str, str] = {}
+    with grpc.insecure_channel(suite.address("gateway")) as channel:
+        list_events = event_rpc.EventLogServiceStub(channel).ListEvents
+        token, more = "", True
+        while more:
+            answer = list_events(
+                event_pb.ListEventsRequest(user_id=USER, page_size=1_000, page_token=token), timeout=30
+            )
+            for record in answer.records:
+                assert record.event.event_id not in found, f"{record.event.event_id} is in the log twice"
+                found[record.event.event_id] = json.loads(record.event.payload)["condition"]
+            token = answer.next_page_token
+            more = bool(token)
+    return found
 
 
 def udf_pids(driver: int) -> list[int]:
@@ -152,12 +173,15 @@ def test_kills_of_driver_and_udf_lose_and_double_no_row(tmp_path: Path) -> None:
             kills.round(UDF_KILLS * (number + 1) // DRIVER_KILLS - UDF_KILLS * number // DRIVER_KILLS)
         assert kills.rows[0] > 0 and kills.rows[-1] < len(goal), f"not all kills were in the stream: {kills.rows}"
         settle(replay, len(goal))
-        found, sent = table_rows(suite), topic_rows(suite)
+        found, sent, events = table_rows(suite), topic_rows(suite), user_events(suite)
     times = Counter(row.sequence for row in found)
     lost, doubled = len(goal) - len(times), len(found) - len(times)
     assert found == goal, f"{lost} lost, {doubled} doubled"
     firsts = list({row.sequence: row for row in reversed(sent)}.values())[::-1]
     assert sorted(firsts) == [row._replace(time_ns=0) for row in goal]
+    assert events == {f"udf-{UDF}-{row.sequence}": f"{UDF}: sum {row.total}, count {row.number}" for row in goal}, (
+        f"{len(events)} events of {len(goal)} rows"
+    )
     print_campaign(
         "`kill -9` of the Spark driver and of its UDF in a stream of numbered trades, whole suite",
         [
@@ -169,20 +193,32 @@ def test_kills_of_driver_and_udf_lose_and_double_no_row(tmp_path: Path) -> None:
             "doubled",
             "wrong",
             "copies in the topic",
+            "events of the user",
         ],
-        [kills.driver, kills.udf, f"{len(goal):,}", f"{len(found):,}", lost, doubled, 0, len(sent) - len(firsts)],
+        [
+            kills.driver,
+            kills.udf,
+            f"{len(goal):,}",
+            f"{len(found):,}",
+            lost,
+            doubled,
+            0,
+            len(sent) - len(firsts),
+            f"{len(events):,}",
+        ],
         since_s=began_s,
     )
     print(f"Rows in the table at the kills of the driver: {kills.rows}")
 
 
 def settle(replay: Replay, rows: int) -> None:
-    """Let the rest of the trades come, and wait until the table has their rows and the topic the last one."""
+    """Let the rest of the trades come, and wait until table, topic and user have the last one."""
     replay.suite.exchange("/sim/clock", {"speed": LAST_SPEED})
     suite = replay.suite
 
     def ended() -> bool:
         sent = topic_rows(suite)
-        return len(table_rows(suite)) >= rows and bool(sent) and sent[-1].sequence == rows - 1
+        in_topic = bool(sent) and sent[-1].sequence == rows - 1
+        return len(table_rows(suite)) >= rows and in_topic and len(user_events(suite)) >= rows
 
     until(ended, _PATIENCE_SECONDS + replay.seconds * SPEED / LAST_SPEED, suite.logs)

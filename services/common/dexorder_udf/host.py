@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CHUNK_BYTES = PIECE_BYTES
+_PAUSE_SECONDS = 0.5
 
 
 class UdfHost:
@@ -44,6 +45,7 @@ class UdfHost:
         on_start: Callable[[int | None], None] | None = None,
         stop: threading.Event | None = None,
         on_restart: Callable[[str], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
         """Take the declaration.
 
@@ -54,11 +56,14 @@ class UdfHost:
             on_start: Called when the UDF is ready for data, at first and after each restart, with the id of its
                 process; None if it has none.
             on_restart: Called with the reason when it is going to be started again.
+            on_wait: Called twice a second while it is waited for, and in the pause before a restart. If it raises, the
+                wait ends, and ``close`` must follow.
             stop: Ends each wait for the UDF with `UdfStopped`, except those of ``close``, which must follow.
         """
         self.spec = spec
         self._on_start = on_start or (lambda pid: None)
         self._on_restart = on_restart or (lambda reason: None)
+        self._on_wait = on_wait or (lambda: None)
         self._stop = stop or threading.Event()
         self.restarts = 0
         self._on_log = on_log or (lambda line: log.info("udf", udf=spec.name, line=line))
@@ -234,7 +239,7 @@ class UdfHost:
     def _connect(self) -> None:
         connection = open_connection(self.spec, self._on_log, self._stop)
         self._close_connection = connection.close
-        self._link = Link(self.spec, connection, self._stop)
+        self._link = Link(self.spec, connection, self._stop, self._on_wait)
         self._fed = 0
         if self._info is None:
             self._info = self._link.info()
@@ -257,8 +262,11 @@ class UdfHost:
         pause = self.spec.backoff(self._restarts_in_a_row)
         self._on_log(f"dexorder: {error.reason}; restarted in {pause:g} s, with {len(self._kept)} chunks to repeat")
         self._on_restart(error.reason)
-        if self._stop.wait(pause):
-            raise UdfStopped(self.spec.name, "it was stopped")
+        end_s = time.monotonic() + pause
+        while (left_s := end_s - time.monotonic()) > 0:
+            if self._stop.wait(min(left_s, _PAUSE_SECONDS)):
+                raise UdfStopped(self.spec.name, "it was stopped")
+            self._on_wait()
 
     def _failed(self, error: UdfError) -> UdfError:
         self._failure = error

@@ -41,9 +41,18 @@ T = TypeVar("T")
 class Link:
     """A connection with the state of its session and the output that has arrived."""
 
-    def __init__(self, spec: UdfSpec, connection: UdfConnection, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        spec: UdfSpec,
+        connection: UdfConnection,
+        stop: threading.Event,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take a connection; ``on_wait`` is called twice a second while the UDF is waited for."""
         self._spec = spec
         self._stop = stop
+        self._on_wait = on_wait
+        self._told_at = time.monotonic()
         self._connection = connection
         self._session = HostSession()
         self._splitter = FrameSplitter(spec.frame_limit_bytes, messages.FIRST_BYTES)
@@ -183,6 +192,9 @@ class Link:
             if self._stop.is_set():
                 raise UdfStopped(self._spec.name, "it was stopped")
             now = time.monotonic()
+            if now - self._told_at >= _WAIT_SECONDS:
+                deadline += self._tell(now)
+                now = self._told_at
             if keepalive:
                 deadline = self._progress_at + seconds
             if now > deadline:
@@ -190,6 +202,15 @@ class Link:
                 raise UdfGone(self._spec.name, reason + self._unfinished())
             if keepalive:
                 self._watch(now)
+
+    def _tell(self, now: float) -> float:
+        """Call ``on_wait``, whose time is not the UDF's, and return the time."""
+        self._on_wait()
+        self._told_at = time.monotonic()
+        spent = self._told_at - now
+        self._alive_at += spent
+        self._progress_at += spent
+        return spent
 
     def _ended(self) -> UdfGone:
         reason = self._connection.ending() + self._unfinished()

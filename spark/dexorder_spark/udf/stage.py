@@ -160,7 +160,7 @@ class UdfStage:
             self._restarts, self._note = restarts + host.restarts, f"it was started again: {reason}"
             self._show(self.status.state, self._note)
 
-        host = UdfHost(self._spec, self._on_log, stop=self._stop, on_restart=show_restart)
+        host = UdfHost(self._spec, self._on_log, stop=self._stop, on_restart=show_restart, on_wait=self._wait_for_udf)
         try:
             host.start(state.snapshot or None)
             with self._lock.batch():
@@ -268,6 +268,17 @@ class UdfStage:
         if self._stop.is_set():
             raise Stopped("stopping in the middle of a batch")
         self._keep_sent()
+        self._show(UdfState.RUNNING, self._sending.message or self._note)
+
+    def _wait_for_udf(self) -> None:
+        """Renew the status, and commit what was sent on, while it is waited for; no error of that ends its work."""
+        if self.status.state is not UdfState.RUNNING:
+            return
+        try:
+            self._keep_sent()
+        except Exception as error:  # the next commit of rows meets it too, if it lasts
+            self._committed_s = time.monotonic()
+            log.debug("what was sent is committed later", udf=self.definition.name, error=str(error)[:300])
         self._show(UdfState.RUNNING, self._sending.message or self._note)
 
     def _show(self, state: UdfState, message: str = "") -> None:

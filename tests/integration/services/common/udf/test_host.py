@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from dexorder_udf import host as host_module
 from dexorder_udf import link
 from dexorder_udf.errors import UdfError, UdfOptionError, UdfStopped, UdfUnreachable
 from dexorder_udf.host import UdfHost
@@ -202,6 +203,30 @@ def test_a_slow_function_with_a_backlog_is_not_taken_for_dead(program: Path) -> 
     with started(replace(spec("slow"), args=(str(program), "slow"), **short)) as host:
         outputs = host.process(numbered(0, 500)) + host.checkpoint()[0]
         assert len(outputs) == (500 if program is PEERS else 0)
+
+
+def test_whoever_waits_is_called_while_it_waits_and_in_the_pause_before_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(host_module, "_PAUSE_SECONDS", 0.02)
+    calls: list[str] = []
+    udf = replace(
+        spec("mute"), args=(str(PEERS), "no_snapshot"), answer_seconds=0.15, backoff_seconds=0.15, max_restarts=1
+    )
+    host = UdfHost(
+        udf,
+        on_log=lambda line: None,
+        on_start=lambda pid: calls.append("start"),
+        on_restart=lambda reason: calls.append("restart"),
+        on_wait=lambda: calls.append("wait"),
+    )
+    host.start()
+    del calls[: calls.index("start") + 1]
+    with pytest.raises(UdfError, match="did not answer snapshot"):
+        host.checkpoint()
+    first = calls.index("restart")
+    assert calls[:first].count("wait") >= 1 and calls[first + 1] == "wait"
 
 
 def test_who_is_away_can_be_waited_for_and_who_breaks_can_not() -> None:
