@@ -1,5 +1,6 @@
 """Complex event processing: Flink SQL triggers over candles and trades. Pure. docs/cep.md describes the language."""
 
+from dexorder_cep.compile.edits import differences
 from dexorder_cep.compile.parameters import periods_read
 from dexorder_cep.compile.plans import ResultColumn
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
@@ -20,5 +21,6 @@ __all__ = [
     "TriggerEnded",
     "backtest",
     "compile_trigger",
+    "differences",
     "periods_read",
 ]

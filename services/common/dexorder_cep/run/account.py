@@ -45,6 +45,10 @@ class Account:
             now = f" (now {because})" if because else ""
             raise TriggerFailed(f"the rows of a minute cost more than {MAX_WORK_PER_MINUTE} steps{now}; {remedy}")
 
+    def release_all(self) -> None:
+        """Count what the trigger keeps from the beginning; its work counts on."""
+        self.state_bytes = 0
+
     def hold(self, size: int) -> None:
         """Count bytes that the trigger keeps from now on, or that it drops if ``size`` is negative.
 

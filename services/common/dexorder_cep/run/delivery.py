@@ -95,6 +95,7 @@ class Registration:
         delivered: By ticker, where something was sent.
         account: What it uses on all its tickers.
         withheld: By ticker on which it is paused, the newest outcomes with the times at which their rows were settled.
+        revision: Number of the edit that has made it as it is; 1 before the first one.
     """
 
     trigger_id: str
@@ -106,6 +107,7 @@ class Registration:
     delivered: dict[str, Delivered] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
     withheld: dict[str, list[tuple[int, Outcome]]] = field(default_factory=dict)
+    revision: int = 1
 
     @property
     def series_period(self) -> int:

@@ -17,10 +17,12 @@ from operator import itemgetter
 from typing import Any
 
 from dexorder_cep.compile.arithmetic import TriggerFailed
+from dexorder_cep.compile.edits import differences
 from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
 from dexorder_cep.compile.texts import METER
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
 from dexorder_cep.run.delivery import Delivered, Outcome, Registration, Suspension, TriggerEnded, deliver
+from dexorder_cep.run.edits import change, replace_runs
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
 from dexorder_cep.run.pauses import decoded, encoded, released, withhold
 from dexorder_cep.run.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
@@ -58,6 +60,8 @@ class Engine:
         compiled: CompiledTrigger,
         at_ns: int,
         tickers: Collection[str] | None = None,
+        *,
+        revision: int = 1,
     ) -> list[Outcome]:
         """Register a trigger; it examines the newest rows of its tickers.
 
@@ -70,6 +74,7 @@ class Engine:
             compiled: The trigger.
             at_ns: Time of the registration.
             tickers: Markets; None or none for all.
+            revision: Number of its edits so far, from 1.
         Returns:
             Firings for rows that were settled since then, and a suspension if the trigger fails on a row.
         """
@@ -78,7 +83,7 @@ class Engine:
         chosen = frozenset(tickers) if tickers else None
         for ticker in sorted(chosen or ()) if compiled.is_running else ():
             self._find(ticker, TRADES_PERIOD)  # from here on closed candles wait for their trades
-        registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen)
+        registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen, revision=revision)
         self._registrations[trigger_id] = registration
         found: list[Outcome] = []
         for series in self._of(registration):
@@ -101,6 +106,27 @@ class Engine:
             for series in self._series.values():
                 for on_stream in series.streams.values():
                     on_stream.remove(trigger_id)
+
+    def edit(self, trigger_id: str, revision: int, compiled: CompiledTrigger) -> list[Outcome]:
+        """Change the text and the parameters of a trigger, which keeps its state; see ``differences``.
+
+        Rows that are fed from now on are evaluated with them. A trigger that can't keep its state is suspended.
+        """
+        registration = self._registrations.get(trigger_id)
+        if registration is None:
+            return []
+        problem: Exception | None = None
+        if names := differences(registration.compiled, compiled):
+            problem = TriggerFailed(f"it can't be edited, as {', '.join(names)} differ")
+        else:
+            change(registration, compiled, revision)
+        for series in self._series.values():
+            for on_stream in series.streams.values() if problem is None else ():
+                try:
+                    replace_runs(registration, series, on_stream)
+                except Exception as error:
+                    problem = error
+        return self._suspend(registration, Stream("", 0), problem) if problem is not None else []
 
     def pause(self, trigger_id: str, ticker: str) -> None:
         """Let a trigger take rows of a ticker without firing."""
@@ -419,6 +445,7 @@ class Engine:
                 dict(each.compiled.given),
                 each.at_ns,
                 sorted(each.tickers) if each.tickers is not None else None,
+                each.revision,
             ]
             for each in self._registrations.values()
         ]
@@ -443,12 +470,14 @@ class Engine:
         """
         engine = cls(idle_grace_seconds=idle_grace_seconds)
         known: dict[tuple[str, str], CompiledTrigger] = {}
-        for trigger_id, number, sql, given, at_ns, tickers in state.registrations():
+        for trigger_id, number, sql, given, at_ns, tickers, *edited in state.registrations():
             key = sql, json.dumps(given, sort_keys=True)
             if key not in known:
                 known[key] = compile_trigger(sql, given)
             chosen = frozenset(tickers) if tickers is not None else None
-            engine._registrations[trigger_id] = Registration(trigger_id, number, known[key], at_ns, chosen)
+            registration = Registration(trigger_id, number, known[key], at_ns, chosen)
+            registration.revision = edited[0] if edited else 1
+            engine._registrations[trigger_id] = registration
         for ticker, part in state.tickers.items():
             delivered, several, *more = from_json(part)
             for trigger_id, known_ns in more[0].items() if more else ():

@@ -141,13 +141,14 @@ def _with_trade(candle: Row | None, open_ns: int, trade: Row) -> Row:
 class RunningRun:
     """Plain condition on the running candle of one ticker."""
 
-    __slots__ = ("_filtered", "_inner", "_rows", "_stages")
+    __slots__ = ("_filtered", "_inner", "_newest", "_rows", "_stages")
 
     def __init__(self, trigger: CompiledTrigger, ticker: str, account: Account) -> None:
         assert isinstance(trigger.plan, PlainPlan)
         self._inner = PlainRun(trigger)
         self._stages = [RowStage(step, account) for step in trigger.plan.rows_steps]
         self._filtered = trigger.plan.filtered
+        self._newest: tuple[Row | None, bool] | None = None
         self._rows = RowsOfTicker(ticker)
 
     def on_closed(self, candles: Sequence[Row]) -> None:
@@ -163,6 +164,8 @@ class RunningRun:
         row: Row | None = candle[:TRADE_ID_SLOT] if self._stages else candle
         for stage in self._stages:
             row = stage.peek(row, self._rows.ticker) if row is not None else None
+        if row is not None or self._filtered:
+            self._newest = row, silent
         if row is not None:
             found = self._inner.on_row(self._rows, 0, row, silent)
         else:
@@ -171,11 +174,21 @@ class RunningRun:
 
     def dump(self) -> Any:
         """Return the state of the stages and the latch."""
-        return [[stage.dump() for stage in self._stages], self._inner.dump()]
+        return [[stage.dump() for stage in self._stages], self._inner.dump(), self._newest]
+
+    def take_over(self, old: RunningRun) -> None:
+        """Continue after the run of an edited trigger, whose rows are the same."""
+        fresh = self._inner.latch
+        self.restore(old.dump())
+        latch, self._inner.latch = self._inner.latch, fresh
+        self._inner.take_over(latch, self._rows, self._newest)
 
     def restore(self, state: Any) -> None:
         """Take over a state."""
-        stages, latch = state
+        stages, latch, *more = state
+        if more and more[0] is not None:
+            row, silent = more[0]
+            self._newest = tuple(row) if row is not None else None, silent
         for stage, kept in zip(self._stages, stages, strict=True):
             stage.restore(kept)
         self._inner.restore(latch)

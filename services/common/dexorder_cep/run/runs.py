@@ -106,6 +106,22 @@ class PlainRun:
             return None
         return self.changed(stream, row, fits=False)
 
+    def take_over(self, latch: bool | None, stream: RowsOfTicker, newest: tuple[Row | None, bool] | None) -> None:
+        """Continue after the condition of an edited trigger, as if this one had been in its place.
+
+        Args:
+            latch: The latch of the one before.
+            newest: The row that it has seen last, or None if that was dropped, and whether silently; None without one.
+        """
+        if self._plan.rearmed is not None:
+            self.latch = latch
+        elif newest is not None and self._sticky:
+            row, silent = newest
+            if row is not None:
+                self.on_row(stream, 0, row, silent)
+            elif self._arms or not silent:
+                self.latch = False
+
     def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[RunResult]:
         """Do nothing: a condition depends on rows only."""
         return []
@@ -175,7 +191,7 @@ class MatchRun:
 class DerivedRun:
     """Condition or pattern on derived rows: stages, and a run on their rows."""
 
-    __slots__ = ("_account", "_filtered", "_inner", "_rows", "_stages", "timed")
+    __slots__ = ("_account", "_filtered", "_inner", "_newest", "_rows", "_stages", "timed")
 
     def __init__(self, trigger: CompiledTrigger, ticker: str, account: Account) -> None:
         self._account = account
@@ -183,6 +199,7 @@ class DerivedRun:
         self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger, account)
         self._filtered = isinstance(trigger.plan, PlainPlan) and trigger.plan.filtered
         self._rows = RowsOfTicker(ticker)
+        self._newest: tuple[bool, bool] | None = None  # whether the newest row was dropped, and was silent
         self.timed = self._inner.timed or any(isinstance(step, WindowStep) for step in trigger.plan.steps)
 
     @property
@@ -196,6 +213,7 @@ class DerivedRun:
         if derived is not None:
             return self._step(derived, silent)
         if self._filtered and isinstance(self._inner, PlainRun):
+            self._newest = True, silent
             return self._inner.missed(self._rows, row, silent)
         return None
 
@@ -230,6 +248,7 @@ class DerivedRun:
         rows = self._rows
         n = rows.base + len(rows.rows)
         rows.rows.append(row)
+        self._newest = False, silent
         self._account.hold(size_of(row))
         result = self._inner.on_row(rows, n, row, silent)
         if len(rows.rows) > TRIM_ROWS:
@@ -242,11 +261,23 @@ class DerivedRun:
 
     def dump(self) -> Any:
         """Return the state of the stages and of the run."""
-        return [[stage.dump() for stage in self._stages], self._inner.dump(), self._rows.base, self._rows.rows]
+        rows = self._rows
+        return [[stage.dump() for stage in self._stages], self._inner.dump(), rows.base, rows.rows, self._newest]
+
+    def take_over(self, old: DerivedRun) -> None:
+        """Continue after the run of an edited trigger, whose rows are the same."""
+        fresh = self._inner.latch if isinstance(self._inner, PlainRun) else None
+        self.restore(old.dump())
+        if isinstance(self._inner, PlainRun):
+            latch, self._inner.latch = self._inner.latch, fresh
+            rows, newest = self._rows, self._newest
+            seen = None if newest is None else (None if newest[0] else rows.rows[-1], newest[1])
+            self._inner.take_over(latch, rows, seen)
 
     def restore(self, state: Any) -> None:
         """Take over a state."""
-        stages, inner, self._rows.base, rows = state
+        stages, inner, self._rows.base, rows, *more = state
+        self._newest = tuple(more[0]) if more and more[0] else ((False, False) if rows else None)
         for stage, kept in zip(self._stages, stages, strict=True):
             stage.restore(kept)
         if inner is not None:
