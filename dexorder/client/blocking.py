@@ -160,6 +160,7 @@ class BlockingTriggers(BlockingPart[AsyncTriggers]):
 
     add = waiting(AsyncTriggers.add)
     add_many = waiting(AsyncTriggers.add_many)
+    edit = waiting(AsyncTriggers.edit)
     pause = waiting(AsyncTriggers.pause)
     resume = waiting(AsyncTriggers.resume)
     remove = waiting(AsyncTriggers.remove)

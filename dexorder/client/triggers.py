@@ -33,6 +33,7 @@ from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 ChannelChoice = Channel | Preference | str
 _PAGE = 1_000
 _TRIGGERS_IN_A_CALL = 1_000
+_MAX_WAIT_SECONDS = 30
 _BYTES_IN_A_CALL = 2 << 20
 _ACK = ingest_pb2.CEPTriggerAck
 
@@ -85,6 +86,19 @@ class TriggerAnswer:
     def is_registered(self) -> bool:
         """True if it is evaluated from now on, or was before."""
         return self.status in ("REGISTERED", "ALREADY_REGISTERED")
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEdited:
+    """Answer to an edit.
+
+    Attributes:
+        revision: Number of the trigger's edits, from 1 for its registration.
+        taken: Whether the pipeline has taken it: what is settled from now on is evaluated with the new text.
+    """
+
+    revision: int
+    taken: bool
 
 
 class AsyncTriggers:
@@ -173,6 +187,43 @@ class AsyncTriggers:
         await self._connection.call(
             self._connection.stub.trigger.ResumeTrigger, pb.ResumeTriggerRequest(trigger_id=trigger_id)
         )
+
+    async def edit(
+        self,
+        trigger_id: str,
+        sql: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        removed: Iterable[str] = (),
+        reset: bool = False,
+        wait_seconds: float = 5.0,
+    ) -> TriggerEdited:
+        """Change the text or parameters of a trigger, which keeps its state.
+
+        Args:
+            sql: New text; None keeps it.
+            parameters: Parameters to set; others stay.
+            removed: Names of parameters to remove.
+            reset: Begin without the state, as after ``remove`` and ``add``. Without it, an edit that can't keep the
+                state is refused.
+            wait_seconds: Time to wait until the pipeline has taken the edit, up to 30 s.
+
+        Raises:
+            RequestUnknown: There is no such trigger.
+            RequestRefused: The text or a parameter is refused, or the state can't be kept.
+        """
+        if not 0 <= wait_seconds <= _MAX_WAIT_SECONDS:
+            raise RequestRefused(f"wait_seconds {wait_seconds} is not from 0 to {_MAX_WAIT_SECONDS}")
+        request = pb.EditTriggerRequest(
+            trigger_id=trigger_id,
+            sql_pattern=sql,
+            parameters=parameters,
+            removed_parameters=removed,
+            reset=reset,
+            wait_ms=round(wait_seconds * 1_000),
+        )
+        answer = await self._connection.call(self._connection.stub.trigger.EditTrigger, request)
+        return TriggerEdited(answer.revision, answer.taken)
 
     async def remove(self, trigger_id: str) -> None:
         """Remove a trigger; RequestUnknown for an unknown id. Its events are kept."""

@@ -349,6 +349,7 @@ END
             Run("from dexorder import Client", {'{"cooldown": "300"}': '{"fire": "level", "period": "1"}'}),
             Run("answers = client.triggers"),
             Run("for event in client", until="BTC/USDT"),
+            Run("answer = client.triggers.edit"),
         ),
         prepared_by="dexorder history BTC/USDT.SIM 1m --since -6h --quiet --rows 0",
     ),

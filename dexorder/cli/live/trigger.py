@@ -1,4 +1,4 @@
-"""Commands ``dexorder trigger``: add, register, list, pause, resume, rm, tail, test."""
+"""Commands ``dexorder trigger``: add, register, list, edit, pause, resume, rm, tail, test."""
 
 from __future__ import annotations
 
@@ -153,6 +153,28 @@ def list_triggers(
         return
     columns = ("trigger", "state", "tickers", "fired", "last", "user", "condition")
     output.stdout().print(output.plain_table(columns, map(_cells, found)))
+
+
+@app.command(epilog=example("dexorder trigger edit high --param cooldown=600"))
+def edit(
+    trigger_id: Annotated[str, typer.Argument(metavar="TRIGGER", show_default=False)],
+    text: Annotated[str | None, typer.Option("--text", help="New SQL text, or @FILE, or - for stdin")] = None,
+    parameter: Parameter = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Parameter to remove; may be repeated")
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Begin without the state: any change is possible")] = False,
+    relay: Relay = None,
+) -> None:
+    """Change the text or parameters of a trigger, which keeps its state. What is not named stays."""
+    sql = None if text is None else read_sql(text)
+    with dexorder.Client(relay) as client:
+        answer = client.triggers.edit(
+            trigger_id, sql, read_parameters(parameter or ()), removed=unset or (), reset=reset
+        )
+    output.stdout().print(f"{trigger_id} has revision {answer.revision}")
+    if not answer.taken:
+        output.stderr().print("the pipeline has not taken it yet; until then it evaluates the text of before")
 
 
 @app.command(epilog=example("dexorder trigger pause high"))

@@ -36,6 +36,7 @@ from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, FORGET_SUBSCRIPTIONS, FORGOTTEN_AT_ONCE
 from dexorder_relay.triggers.alerts import AlertSender
 from dexorder_relay.triggers.backtest import Backtests
+from dexorder_relay.triggers.edits import TriggerEdits
 from dexorder_relay.triggers.text_checks import TextChecks
 from dexorder_relay.triggers.triggers import RegisteredTriggers
 from dexorder_relay.verification.mending import TableMender
@@ -82,6 +83,7 @@ class RelayEngine:
         self.queries.doubtful = self.realtime.provisional_in
         self._text_checks = TextChecks()
         self.triggers = RegisteredTriggers(context, self.realtime, self._text_checks.periods)
+        self.edits = TriggerEdits(context, self.triggers, self._text_checks.differences)
         self._alerts = AlertSender(context, self.triggers)
         self.backtests = Backtests(catalog, settings)
         self.control = ControlChannel(settings.control_timeout_seconds)

@@ -23,7 +23,7 @@ from dexorder_common.model.triggers import EventKind
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
+from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
 
 REASON = "reason"
 MAX_EVENT_BYTES = 1 << 20
@@ -40,6 +40,7 @@ class Watcher(NamedTuple):
     registered_ns: int
     expires_ns: int | None
     is_paused: bool = False
+    revision: int = 1
 
 
 class Output(NamedTuple):
@@ -70,7 +71,7 @@ class Evaluation:
         """Return the triggers by their registrations."""
         return {
             each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()), each.at_ns)._replace(
-                is_paused=bool(each.withheld)
+                is_paused=bool(each.withheld), revision=each.revision
             )
             for each in self._engine.registrations.values()
         }
@@ -83,6 +84,8 @@ class Evaluation:
         match each:
             case Register():
                 return self._register(each)
+            case Edit():
+                return self._edit(each)
             case Remove():
                 self._remove(each.registration)
                 return []
@@ -104,7 +107,25 @@ class Evaluation:
         except InvalidSql as error:  # an earlier version has accepted it
             return [Suspension(each.trigger_id, each.registration, "", each.registered_ns, str(error))]
         self._ids[each.registration] = each.trigger_id
-        return self._engine.add(each.trigger_id, each.registration, compiled, each.registered_ns, tickers=each.tickers)
+        return self._engine.add(
+            each.trigger_id,
+            each.registration,
+            compiled,
+            each.registered_ns,
+            tickers=each.tickers,
+            revision=each.revision,
+        )
+
+    def _edit(self, each: Edit) -> list[Outcome]:
+        trigger_id = self._ids.get(each.registration, "")
+        known = self._engine.registrations.get(trigger_id)
+        if known is None or known.number != each.registration:
+            return []
+        try:
+            compiled = _compiled(each.sql, tuple(each.parameters.items()))
+        except InvalidSql as error:  # the relay's version has accepted it
+            return self._suspend(Suspend(each.registration, str(error), known.at_ns))
+        return self._engine.edit(trigger_id, each.revision, compiled)
 
     def _suspend(self, each: Suspend) -> list[Outcome]:
         trigger_id = self._ids.get(each.registration)
@@ -187,8 +208,18 @@ def watcher(each: Register) -> Watcher:
     try:
         compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:
-        return Watcher(each.trigger_id, (), each.registered_ns, None)
-    return watcher_of(each.trigger_id, compiled, each.tickers, each.registered_ns)
+        return Watcher(each.trigger_id, (), each.registered_ns, None, revision=each.revision)
+    found = watcher_of(each.trigger_id, compiled, each.tickers, each.registered_ns)
+    return found._replace(revision=each.revision)
+
+
+def edited(known: Watcher, each: Edit) -> Watcher:
+    """Return what a trigger watches after an edit: the same series, as it keeps its state."""
+    try:
+        compiled = _compiled(each.sql, tuple(each.parameters.items()))
+    except InvalidSql:
+        return known
+    return known._replace(expires_ns=compiled.parameters.expires_ns, revision=each.revision)
 
 
 def reported(output: Outcome) -> pb.ReportedTriggerEvent:

@@ -19,8 +19,8 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.cep import shards
-from dexorder_spark.cep.evaluation import watcher
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
+from dexorder_spark.cep.evaluation import edited, watcher
+from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
 from dexorder_spark.cep.journal import JournalBatch, Snapshot, TopicPosition
 from dexorder_spark.cep.records import without_repeated
 
@@ -116,9 +116,12 @@ class Evaluator:
                 if not changes.is_reset and self._has_had(each):
                     continue  # it has ended, which the relay did not know yet when it was paused or resumed
                 self._add(each.trigger)
-            if self._watchers[each.registration].is_paused != each.is_paused:
-                for ticker in each.trigger.tickers:
-                    number = each.registration
+            number, trigger = each.registration, each.trigger
+            is_edited = changes.is_reset and trigger.revision > 1  # an older relay's file may have had another edit
+            if self._watchers[number].revision != trigger.revision or is_edited:
+                self._take(Edit(number, trigger.revision, trigger.sql, trigger.parameters))
+            if self._watchers[number].is_paused != each.is_paused:
+                for ticker in trigger.tickers:
                     self._take(Pause(number, ticker) if each.is_paused else Resume(number, ticker, each.changed_ns))
         self.cursor = changes.cursor
 
@@ -168,6 +171,8 @@ class Evaluator:
             case Register():
                 self._watchers[each.registration] = watcher(each)
                 self._numbers[each.trigger_id] = each.registration
+            case Edit() if each.registration in self._watchers:
+                self._watchers[each.registration] = edited(self._watchers[each.registration], each)
             case Remove():
                 self._forget(each.registration)
             case Pause() | Resume() if each.registration in self._watchers:

@@ -20,6 +20,17 @@ class Register:
     parameters: Mapping[str, str]
     tickers: Sequence[str]
     registered_ns: int
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A trigger has another text or other parameters from here on, and keeps its state."""
+
+    registration: int
+    revision: int
+    sql: str
+    parameters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +96,8 @@ class Expire:
     now_ns: int
 
 
-Input: TypeAlias = Register | Remove | Pause | Resume | Suspend | Feed | Expire
-_KINDS: tuple[type[Input], ...] = (Register, Remove, Pause, Resume, Suspend, Feed, Expire)
+Input: TypeAlias = Register | Edit | Remove | Pause | Resume | Suspend | Feed | Expire
+_KINDS: tuple[type[Input], ...] = (Register, Edit, Remove, Pause, Resume, Suspend, Feed, Expire)
 
 
 def encode(inputs: Iterable[Input]) -> list[Any]:

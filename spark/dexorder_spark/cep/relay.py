@@ -144,6 +144,7 @@ def decode_change(change: pb.TriggerChange) -> RegistrationChange:
             dict(given.parameters),
             list(given.tickers),
             change.registered_ns,
+            change.revision or 1,  # an older relay sends none
         ),
         change.paused,
         change.changed_ns,

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from dexorder_cep import EngineState
 from dexorder_spark.cep.evaluation import Evaluation, Output, Watcher
-from dexorder_spark.cep.inputs import Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
+from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
 
 COMMAND = (sys.executable, "-P", "-m", "dexorder_spark.cep.shards")
 _STOP_SECONDS = 2.0
@@ -105,7 +105,7 @@ def shards_of(each: Input, count: int) -> Collection[int]:
             return [shard_of(each.ticker, count)]
         case Register():
             return sorted({shard_of(ticker, count) for ticker in each.tickers} or {0})
-        case Remove() | Suspend() | Expire():
+        case Edit() | Remove() | Suspend() | Expire():
             return range(count)
 
 

@@ -7,7 +7,7 @@ enumerations are those of ``triggers.proto``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -72,6 +72,30 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerEdit:
+    """Change of a trigger under its id.
+
+    Attributes:
+        sql: New text; None to keep it.
+        parameters: Parameters to set; others stay.
+        removed: Names of parameters to remove.
+        reset: Begin without the trigger's state.
+    """
+
+    trigger_id: str
+    sql: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    reset: bool = False
+
+    def of(self, trigger: Trigger) -> Trigger:
+        """Return a trigger as it is after the edit."""
+        kept = {name: value for name, value in trigger.parameters.items() if name not in self.removed}
+        sql = trigger.sql if self.sql is None else self.sql
+        return replace(trigger, sql=sql, parameters=kept | dict(self.parameters))
+
+
+@dataclass(frozen=True, slots=True)
 class RegisteredTrigger:
     """A trigger that was registered and not deleted.
 
@@ -79,6 +103,7 @@ class RegisteredTrigger:
         registration: Number that only grows, also when the id is used again.
         period_seconds: Period of the candles that it reads; 0 for trades.
         reason: Reason of a suspension or of the end.
+        revision: Number of its edits, from 1 for the registration.
     """
 
     trigger: Trigger
@@ -89,6 +114,7 @@ class RegisteredTrigger:
     reason: str = ""
     firings: int = 0
     last_fired_ns: int = 0
+    revision: int = 1
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of one line of ``--json``."""
@@ -105,6 +131,7 @@ class RegisteredTrigger:
             "user_id": trigger.alert.user_id if trigger.alert else None,
             "registered": iso(self.registered_ns),
             "registered_ns": self.registered_ns,
+            "revision": self.revision,
             "firings": self.firings,
             "last_fired": iso(self.last_fired_ns) if self.last_fired_ns else None,
         }

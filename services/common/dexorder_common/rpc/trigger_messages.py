@@ -16,6 +16,7 @@ from dexorder_common.model.triggers import (
     EventKind,
     RegisteredTrigger,
     Trigger,
+    TriggerEdit,
     TriggerEvent,
     TriggerState,
     Value,
@@ -96,6 +97,13 @@ def encode_registration(trigger: Trigger) -> triggers_pb2.RegisterTriggerRequest
     )
 
 
+def decode_edit(message: triggers_pb2.EditTriggerRequest) -> TriggerEdit:
+    """Return the edit of a trigger."""
+    sql = message.sql_pattern if message.HasField("sql_pattern") else None
+    removed = tuple(message.removed_parameters)
+    return TriggerEdit(message.trigger_id, sql, dict(message.parameters), removed, message.reset)
+
+
 def encode_registered(each: RegisteredTrigger) -> triggers_pb2.RegisteredTrigger:
     """Return the message of a registered trigger."""
     return triggers_pb2.RegisteredTrigger(
@@ -108,6 +116,7 @@ def encode_registered(each: RegisteredTrigger) -> triggers_pb2.RegisteredTrigger
         reason=each.reason,
         firings=each.firings,
         last_fired_ns=each.last_fired_ns or None,
+        revision=each.revision,
     )
 
 
@@ -122,6 +131,7 @@ def decode_registered(message: triggers_pb2.RegisteredTrigger) -> RegisteredTrig
         reason=message.reason,
         firings=message.firings,
         last_fired_ns=message.last_fired_ns,
+        revision=message.revision or 1,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -85,6 +85,14 @@ class TriggerRpcs:
         """Resume a paused trigger."""
         await self.engine.triggers.pause(request.trigger_id, current_caller(), paused=False)
         return pb.ResumeTriggerResponse()
+
+    async def EditTrigger(self, request: pb.EditTriggerRequest, _: object) -> pb.EditTriggerResponse:
+        """Change the text or the parameters of a trigger."""
+        caller, edits = current_caller(), self.engine.edits
+        with self.engine.context.quotas.stream(caller) if request.wait_ms else nullcontext():
+            edited = await edits.edit(messages.decode_edit(request), caller)
+            taken = await edits.taken(edited.registration, request.wait_ms)
+        return pb.EditTriggerResponse(revision=edited.revision, taken=taken)
 
     async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, _: object) -> pb.DeleteTriggerResponse:
         """Delete a trigger."""
@@ -240,4 +248,5 @@ def _encode_change(change: store.TriggerChange) -> ppb.TriggerChange:
         paused=change.is_paused,
         changed_ns=change.changed_ns,
         registered_sequence=change.registered_sequence,
+        revision=change.revision,
     )

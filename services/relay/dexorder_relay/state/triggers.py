@@ -8,7 +8,7 @@ from dexorder_cep import periods_read
 from dexorder_common.model.datasets import CANDLES, realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.realtime import RealtimeParams
-from dexorder_common.model.triggers import RegisteredTrigger, Trigger, TriggerState
+from dexorder_common.model.triggers import RegisteredTrigger, Trigger, TriggerEdit, TriggerState
 from dexorder_common.model.user_events import MAX_CHANNELS, id_problem
 from dexorder_relay.state.request import check_id, check_ticker
 
@@ -39,6 +39,18 @@ def check(trigger: Trigger, venues: Container[str]) -> None:
         raise InvalidRequest(
             f"alert.delivery.channels has {len(trigger.alert.channels)} entries; at most {MAX_CHANNELS} are allowed"
         )
+
+
+def check_edit(edit: TriggerEdit) -> None:
+    """Raise InvalidRequest for an edit that contradicts itself; what comes out of it is checked as a trigger."""
+    check_trigger_id(edit.trigger_id)
+    if len(edit.removed) > MAX_PARAMETERS:
+        raise InvalidRequest(
+            f"removed_parameters has {len(edit.removed)} entries; at most {MAX_PARAMETERS} are allowed"
+        )
+    for name in edit.removed:
+        if name in edit.parameters:
+            raise InvalidRequest(f"removed_parameters has {name[:32]!r}, which parameters sets")
 
 
 def size_of(trigger: Trigger) -> int:

@@ -117,7 +117,10 @@ ALTER TABLE triggers ADD COLUMN changed_ns INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE triggers ADD COLUMN registered_sequence INTEGER NOT NULL DEFAULT 0;
 UPDATE triggers SET registered_sequence = change;
 """
-STEPS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5 = """
+ALTER TABLE triggers ADD COLUMN revision INTEGER NOT NULL DEFAULT 1;
+"""
+STEPS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 """Steps that bring a file from each version to the next. A released step is never edited."""
 LAST_NUMBER, COVERAGE_READ, GENERATION = "dispatch", "coverage_read_ns", "generation"
 """Names in ``meta``: the last number of a dispatch, the time at which coverage was last read from its table, and the

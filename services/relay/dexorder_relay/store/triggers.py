@@ -34,6 +34,7 @@ class TriggerChange(NamedTuple):
     is_paused: bool = False
     changed_ns: int = 0
     registered_sequence: int = 0
+    revision: int = 1
 
 
 class TriggerChanges(NamedTuple):
@@ -121,21 +122,60 @@ def register(
             outcomes.append((None, False))
             continue
         new = RegisteredTrigger(trigger, 0, now_ns, TriggerState.RUNNING, period_seconds)
-        row = {name: each for name, each in REGISTERED.values(new).items() if name != "registration"}  # SQLite's number
-        change = _next_change(connection)
-        _run(connection, insert("triggers", row | {"change": change, "registered_sequence": change}))
+        _insert(connection, new)
         owned[client] += 1
         outcomes.append((new, True))
     return outcomes
 
 
-def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> bool:
-    """Store the deletion of the trigger that has an id now; return whether there was one. Its texts are removed."""
+def _insert(connection: Connection, new: RegisteredTrigger) -> int:
+    row = {name: each for name, each in REGISTERED.values(new).items() if name != "registration"}  # SQLite's number
+    change = _next_change(connection)
+    return _run(connection, insert("triggers", row | {"change": change, "registered_sequence": change})).lastrowid or 0
+
+
+def edit(
+    connection: Connection, known: RegisteredTrigger, new: Trigger, period_seconds: int, *, reset: bool, now_ns: int
+) -> RegisteredTrigger | None:
+    """Store another text and other parameters of a trigger; None if it is not as ``known`` any more.
+
+    With ``reset`` it is registered again: the pipeline begins without its state.
+    """
+    found = find(connection, known.trigger.trigger_id)
+    if found is None or found != replace(
+        known, state=found.state, firings=found.firings, last_fired_ns=found.last_fired_ns, reason=found.reason
+    ):
+        return None
+    if found.state in (TriggerState.SUSPENDED, TriggerState.ENDED):
+        return None
+    revision = found.revision + 1
+    if reset:
+        delete(connection, new.trigger_id, now_ns=now_ns)
+        state = TriggerState.PAUSED if found.state is TriggerState.PAUSED else TriggerState.RUNNING
+        again = RegisteredTrigger(new, 0, now_ns, state, period_seconds, revision=revision)
+        return replace(again, registration=_insert(connection, again))
+    values = {name: each for name, each in TRIGGER.values(new).items() if name in ("sql", "parameters")}
+    change = values | {"revision": revision, "change": _next_change(connection)}
+    _run(connection, update("triggers", change, registration=found.registration))
+    return replace(found, trigger=new, revision=revision)
+
+
+def is_taken(connection: Connection, registration: int) -> bool:
+    """Tell whether the pipeline has the last change of a trigger on its disk."""
+    row = connection.execute("SELECT change FROM triggers WHERE registration = ?", (registration,)).fetchone()
+    return row is not None and row[0] <= _meta(connection, _APPLIED)
+
+
+def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> RegisteredTrigger | None:
+    """Store the deletion of the trigger that has an id now; return it, or None. Its texts are removed."""
+    known = find(connection, trigger_id)
     sql = (
         "UPDATE triggers SET deleted_ns = ?, change = ?, sql = '', tickers = '[]', parameters = '{}'"
         " WHERE trigger_id = ? AND deleted_ns IS NULL"
     )
-    return connection.execute(sql, (now_ns, _next_change(connection), trigger_id)).rowcount > 0
+    if known is not None:
+        connection.execute(sql, (now_ns, _next_change(connection), trigger_id))
+    return known
 
 
 def pause(connection: Connection, trigger_id: str, *, paused: bool, now_ns: int) -> RegisteredTrigger | None:
@@ -184,7 +224,13 @@ def _read_change(row: Row) -> TriggerChange:
     trigger = TRIGGER.read(row) if row["deleted_ns"] is None else None
     is_paused = row["state"] == TriggerState.PAUSED
     return TriggerChange(
-        row["registration"], row["registered_ns"], trigger, is_paused, row["changed_ns"], row["registered_sequence"]
+        row["registration"],
+        row["registered_ns"],
+        trigger,
+        is_paused,
+        row["changed_ns"],
+        row["registered_sequence"],
+        row["revision"],
     )
 
 

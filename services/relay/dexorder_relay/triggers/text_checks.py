@@ -57,6 +57,21 @@ class TextChecks:
         verdicts = dict(zip(different, await self._periods([*different.values()]), strict=True))
         return [verdicts[each] for each in keys]
 
+    async def differences(self, old: Text, new: Text) -> list[str]:
+        """Return what differs in two texts that compile so that one can't go on with the other's state.
+
+        Raises:
+            InvalidSql: Both together need too much.
+            Unavailable: The machine is too busy.
+        """
+        async with self._room:
+            verdicts = await self._verdicts([(*new, *old)])
+        if not verdicts:
+            raise InvalidSql(1, 1, _TOO_MUCH)
+        if isinstance(problem := _period_or_refusal(verdicts[0]), SuiteError):
+            raise problem
+        return list(verdicts[0]["differences"])
+
     async def _periods(self, texts: Sequence[Text]) -> list[int | SuiteError]:
         found: list[int | SuiteError] = []
         costly = 0
@@ -72,13 +87,13 @@ class TextChecks:
                 costly += 1
         return found
 
-    async def _verdicts(self, texts: Sequence[Text]) -> list[Any]:
+    async def _verdicts(self, texts: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the verdicts of a process up to the text that needs too much, which has none."""
         process = await self._take()
         verdicts: list[Any] = []
         try:
             async with asyncio.timeout(MAX_SECONDS):
-                await _ask(process, [(sql, dict(parameters)) for sql, parameters in texts])
+                await _ask(process, texts)
                 for _ in texts:
                     verdicts.append(await _answer(process))
         except TimeoutError:

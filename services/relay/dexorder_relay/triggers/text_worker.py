@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger
+from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger, differences
 
 LENGTH = struct.Struct(">I")
 MAX_CPU_SECONDS = 1.0
@@ -29,18 +29,21 @@ def main(source: BinaryIO, target: BinaryIO, compile_text: Compile = compile_tri
     """Answer until the input ends."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the end of the CPU time ends the process
     while header := source.read(LENGTH.size):
-        for sql, parameters in json.loads(source.read(LENGTH.unpack(header)[0])):
+        for given in json.loads(source.read(LENGTH.unpack(header)[0])):
             signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
             limit_memory(MAX_MEMORY_BYTES)
-            answer = json.dumps(_verdict(compile_text, sql, parameters)).encode()
+            answer = json.dumps(_verdict(compile_text, *given)).encode()
             signal.setitimer(signal.ITIMER_PROF, 0)
             target.write(LENGTH.pack(len(answer)) + answer)
             target.flush()
 
 
-def _verdict(compile_text: Compile, sql: str, parameters: dict[str, str]) -> dict[str, Any]:
+def _verdict(compile_text: Compile, sql: str, parameters: dict[str, str], *before: Any) -> dict[str, Any]:
+    """Return the verdict of a text; with the text and the parameters ``before`` an edit, also what differs."""
     try:
-        return {"period_seconds": compile_text(sql, parameters).period_seconds}
+        compiled = compile_text(sql, parameters)
+        changed = {"differences": differences(compile_text(*before), compiled)} if before else {}
+        return {"period_seconds": compiled.period_seconds, **changed}
     except InvalidSql as error:
         return {"line": error.line, "column": error.column, "reason": error.reason}
     except MemoryError:

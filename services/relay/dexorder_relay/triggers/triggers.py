@@ -33,6 +33,8 @@ from dexorder_relay.triggers.text_checks import Text
 log = structlog.get_logger(__name__)
 EVENTS_IN_A_READ = 500
 CHANGES_IN_A_READ = 500
+TAKEN = "triggers taken"
+"""Signal that the pipeline has reported which changes it has on its disk."""
 FOLLOW_SECONDS = 10.0
 """Time without a change after which a follower gets an answer without one, so that both ends see a broken stream."""
 SUBSCRIPTION_PREFIX = "trigger:"
@@ -121,7 +123,7 @@ class RegisteredTriggers:
             problem = quotas.too_many_triggers(caller) if present is None else _same(present, triggers[place])
             outcomes[place] = problem or is_new
         if new := [present for present, is_new in stored if present is not None and is_new]:
-            self._notify(new)
+            self.notify(new)
         return iter(cast(list[bool | SuiteError], outcomes))
 
     def _with_room(
@@ -151,9 +153,21 @@ class RegisteredTriggers:
         known = await context.store.read(store.find, trigger_id)
         if known is None or not access.owns(caller, known.trigger.client_id):
             raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
-        if await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns()):
-            self._drop([known.trigger])
-        self._notify()
+        deleted = await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns())
+        if deleted is not None:
+            self._drop([deleted.trigger])
+        self.notify()
+
+    async def find_live(self, trigger_id: str, caller: Caller | None) -> RegisteredTrigger:
+        """Return a trigger of a caller that has not ended; NotFound or InvalidRequest as ``pause``."""
+        known = await self._context.store.read(store.find, trigger_id)
+        if known is None or not access.owns(caller, known.trigger.client_id):
+            raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
+        if known.state in (TriggerState.SUSPENDED, TriggerState.ENDED):
+            raise InvalidRequest(
+                f"trigger_id {trigger_id!r} is {known.state.name}: {known.reason}; delete it and register it again"
+            )
+        return known
 
     async def pause(self, trigger_id: str, caller: Caller | None = None, *, paused: bool) -> None:
         """Pause or resume a trigger; on disk when this returns.
@@ -163,13 +177,7 @@ class RegisteredTriggers:
             InvalidRequest: It is suspended or has ended.
         """
         context = self._context
-        known = await context.store.read(store.find, trigger_id)
-        if known is None or not access.owns(caller, known.trigger.client_id):
-            raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
-        if known.state in (TriggerState.SUSPENDED, TriggerState.ENDED):
-            raise InvalidRequest(
-                f"trigger_id {trigger_id!r} is {known.state.name}: {known.reason}; delete it and register it again"
-            )
+        await self.find_live(trigger_id, caller)
         await context.store.write(store.pause, trigger_id, paused=paused, now_ns=context.clock.wall_ns())
         context.signals.notify("triggers")
 
@@ -215,6 +223,7 @@ class RegisteredTriggers:
         """Store what the pipeline has on disk; on disk here too when this returns."""
         context, now_ns = self._context, self._context.clock.wall_ns()
         reported = await context.store.write(store.report, events, applied, now_ns=now_ns)
+        context.signals.notify(TAKEN)
         if reported.unknown:
             context.metrics.ignored.labels("trigger_event").inc(reported.unknown)
             log.error("events of unknown registrations ignored", events=reported.unknown)
@@ -264,7 +273,7 @@ class RegisteredTriggers:
             log.error("the data of triggers can't be subscribed to", what=what, error=str(error))
             self._wanted = None
 
-    def _notify(self, new: Sequence[RegisteredTrigger] = ()) -> None:
+    def notify(self, new: Sequence[RegisteredTrigger] = ()) -> None:
         """Wake the followers. Read all triggers again, unless some are new that need no more data."""
         self._context.signals.notify("triggers")
         if not new or self._wanted is None or not rules.covers(self._wanted, rules.needed(new)):

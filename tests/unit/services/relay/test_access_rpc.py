@@ -125,6 +125,7 @@ MATRIX = {
     "RealtimeService/WatchMarketData": CLIENTS,
     "TriggerService/RegisterTrigger": CLIENTS,
     "TriggerService/RegisterTriggers": CLIENTS,
+    "TriggerService/EditTrigger": CLIENTS,
     "TriggerService/PauseTrigger": CLIENTS,
     "TriggerService/ResumeTrigger": CLIENTS,
     "TriggerService/DeleteTrigger": CLIENTS,

@@ -184,6 +184,12 @@ async def trigger_to_pause(s: Suite) -> Call:
     return lambda: s.relay.trigger.PauseTrigger(trigger_pb.PauseTriggerRequest(trigger_id="t"))
 
 
+async def trigger_to_edit(s: Suite) -> Call:
+    await register(s, "t")
+    edit = trigger_pb.EditTriggerRequest(trigger_id="t", parameters={"cooldown": "5"})
+    return lambda: s.relay.trigger.EditTrigger(edit)
+
+
 CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
     (other_subscribed, 0),
     (subscribed, 0),
@@ -200,6 +206,7 @@ CASES: list[tuple[Callable[[Suite], Awaitable[Call]], int]] = [
     (triggers_to_register, 0),
     (trigger_to_delete, 0),
     (trigger_to_pause, 0),
+    (trigger_to_edit, 0),
     (trigger_events, 0),
     (coverage_to_repair, 0),
 ]
@@ -233,6 +240,7 @@ PLACES = {
     "service/udfs.py UdfRpcs.StopUdf await": AFTER.format("udf_to_stop"),
     "start.py load await": "the relay serves when it has loaded",
     "triggers/alerts.py AlertSender._send_some await": ORDER,
+    "triggers/edits.py TriggerEdits.edit await": AFTER.format("trigger_to_edit"),
     "triggers/triggers.py RegisteredTriggers._accept await": AFTER.format("trigger_to_register"),
     "triggers/triggers.py RegisteredTriggers.pause await": AFTER.format("trigger_to_pause"),
     "triggers/triggers.py RegisteredTriggers.delete await": AFTER.format("trigger_to_delete"),

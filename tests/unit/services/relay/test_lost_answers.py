@@ -74,6 +74,9 @@ async def test_subscriptions_and_triggers_are_started_and_ended_once(tmp_path: P
         assert [each.status for each in many.acks] == [ingest.CEPTriggerAck.ALREADY_REGISTERED] * 2
         assert len((await stub.trigger.ListTriggers(trigger_pb.ListTriggersRequest())).triggers) == 2
         await stub.trigger.DeleteTrigger(trigger_pb.DeleteTriggerRequest(trigger_id="u"))
+        for reset, revision in ((False, 2), (True, 4)):
+            edit = trigger_pb.EditTriggerRequest(trigger_id="t", parameters={"cooldown": "5"}, reset=reset)
+            assert (await lost(proxy, stub.trigger.EditTrigger, edit)).revision == revision
         await lost(proxy, stub.trigger.PauseTrigger, trigger_pb.PauseTriggerRequest(trigger_id="t"))
         await lost(proxy, stub.trigger.ResumeTrigger, trigger_pb.ResumeTriggerRequest(trigger_id="t"))
         await lost(proxy, stub.realtime.StopRealtime, pb.StopRealtimeRequest(subscription_id="live"))

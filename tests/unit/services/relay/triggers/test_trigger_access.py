@@ -18,8 +18,8 @@ from tests.unit.services.relay.test_access_rpc import callers_file, code_of, gua
 CODE = grpc.StatusCode
 
 
-async def register(stub: Any, name: str, **outer: Any) -> ingest.CEPTriggerAck:
-    sql = "SELECT `close` FROM ohlc WHERE `close` > 5"
+async def register(stub: Any, name: str, *, padding: int = 0, **outer: Any) -> ingest.CEPTriggerAck:
+    sql = "SELECT `close` FROM ohlc WHERE `close` > 5" + " " * padding
     trigger = ingest.CEPTriggerRequest(trigger_id=name, sql_pattern=sql, tickers=[TICKER], callback_id="shared")
     answer = await stub.trigger.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
     return cast(ingest.CEPTriggerAck, answer.ack)

@@ -442,6 +442,7 @@ class TriggerChange(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     CHANGED_NS_FIELD_NUMBER: _builtins.int
     REGISTERED_SEQUENCE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     registration: _builtins.int
     """Number of the registration."""
     registered_ns: _builtins.int
@@ -452,6 +453,8 @@ class TriggerChange(_message.Message):
     """Time at which it was last paused or resumed, nanoseconds since the epoch; 0 if it never was."""
     registered_sequence: _builtins.int
     """Position of its registration among all changes: a pipeline that has had it and has no such trigger has ended it."""
+    revision: _builtins.int
+    """Number of its edits, from 1; a trigger that is known with a lower one continues with this text and its own state."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
         """The trigger; absent if the registration is deleted."""
@@ -465,10 +468,11 @@ class TriggerChange(_message.Message):
         paused: _builtins.bool = ...,
         changed_ns: _builtins.int = ...,
         registered_sequence: _builtins.int = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "paused", b"paused", "registered_ns", b"registered_ns", "registered_sequence", b"registered_sequence", "registration", b"registration", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "paused", b"paused", "registered_ns", b"registered_ns", "registered_sequence", b"registered_sequence", "registration", b"registration", "revision", b"revision", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest
 from dexorder_protos.dexorder.relay.v1 import common_pb2 as dexorder_dot_relay_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'dexorder/relay/v1/trigger_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a$dexorder/events/v1/user_events.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\"\xc6\x01\n\x16RegisterTriggerRequest\x12>\n\x07trigger\x18\x01 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequestB\x06\xaa\xd4\x18\x02\x08\x01\x12\x1f\n\tclient_id\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x88\x01\x01\x12\x33\n\x05\x61lert\x18\x03 \x01(\x0b\x32\x1f.dexorder.relay.v1.TriggerAlertH\x01\x88\x01\x01\x42\x0c\n\n_client_idB\x08\n\x06_alert\"I\n\x17RegisterTriggerResponse\x12.\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32!.dexorder.ingest.v1.CEPTriggerAck\"_\n\x17RegisterTriggersRequest\x12\x44\n\x08triggers\x18\x01 \x03(\x0b\x32).dexorder.relay.v1.RegisterTriggerRequestB\x07\xaa\xd4\x18\x03(\xe8\x07\"K\n\x18RegisterTriggersResponse\x12/\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32!.dexorder.ingest.v1.CEPTriggerAck\"^\n\x0cTriggerAlert\x12\x1a\n\x07user_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12\x32\n\x08\x64\x65livery\x18\x02 \x01(\x0b\x32 .dexorder.events.v1.DeliverySpec\"4\n\x13PauseTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x16\n\x14PauseTriggerResponse\"5\n\x14ResumeTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x17\n\x15ResumeTriggerResponse\"5\n\x14\x44\x65leteTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x17\n\x15\x44\x65leteTriggerResponse\"\x83\x01\n\x13ListTriggersRequest\x12\x1a\n\tclient_id\x18\x01 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\x12\x17\n\x06ticker\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\x12\x1a\n\tpage_size\x18\x03 \x01(\rB\x07\xaa\xd4\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x04 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x04\"g\n\x14ListTriggersResponse\x12\x36\n\x08triggers\x18\x01 \x03(\x0b\x32$.dexorder.relay.v1.RegisteredTrigger\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc9\x02\n\x11RegisteredTrigger\x12\x36\n\x07trigger\x18\x01 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequest\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x33\n\x05\x61lert\x18\x03 \x01(\x0b\x32\x1f.dexorder.relay.v1.TriggerAlertH\x00\x88\x01\x01\x12\x14\n\x0cregistration\x18\x04 \x01(\x04\x12\x15\n\rregistered_ns\x18\x05 \x01(\x04\x12.\n\x05state\x18\x06 \x01(\x0e\x32\x1f.dexorder.relay.v1.TriggerState\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07\x66irings\x18\x08 \x01(\x04\x12\x1a\n\rlast_fired_ns\x18\t \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_alertB\x10\n\x0e_last_fired_ns\"\x8e\x01\n\x19WatchTriggerEventsRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x12\x1e\n\x0b\x63\x61llback_id\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x12(\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x19.dexorder.relay.v1.CursorB\x08\n\x06source\"\xd2\x01\n\x1aWatchTriggerEventsResponse\x12\x30\n\x06opened\x18\x01 \x01(\x0b\x32\x1e.dexorder.relay.v1.StreamStartH\x00\x12/\n\x05reset\x18\x02 \x01(\x0b\x32\x1e.dexorder.relay.v1.StreamStartH\x00\x12\x30\n\x05\x65vent\x18\x03 \x01(\x0b\x32\x1f.dexorder.relay.v1.TriggerEventH\x00\x12\x14\n\nkeep_alive\x18\x04 \x01(\x08H\x00\x42\t\n\x07message\"\xc2\x01\n\x0cTriggerEvent\x12)\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.Cursor\x12\x10\n\x08\x65vent_id\x18\x02 \x01(\t\x12\x31\n\x04kind\x18\x03 \x01(\x0e\x32#.dexorder.relay.v1.TriggerEventKind\x12\x0e\n\x06ticker\x18\x04 \x01(\t\x12\x32\n\x05\x65vent\x18\x05 \x01(\x0b\x32#.dexorder.ingest.v1.CEPTriggerEvent\"\x9a\x01\n\x16\x42\x61\x63ktestTriggerRequest\x12>\n\x07trigger\x18\x01 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequestB\x06\xaa\xd4\x18\x02\x08\x01\x12 \n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1e\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\"\xaf\x01\n\x17\x42\x61\x63ktestTriggerResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.BacktestEvent\x12\x32\n\x07markets\x18\x02 \x03(\x0b\x32!.dexorder.relay.v1.BacktestMarket\x12\x1b\n\x0eperiod_seconds\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_period_seconds\"S\n\rBacktestEvent\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x32\n\x05\x65vent\x18\x02 \x01(\x0b\x32#.dexorder.ingest.v1.CEPTriggerEvent\"R\n\x0e\x42\x61\x63ktestMarket\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0f\n\x07\x66irings\x18\x03 \x01(\x04\x12\x11\n\tsuspended\x18\x04 \x01(\t*\xb3\x01\n\x0cTriggerState\x12\x1d\n\x19TRIGGER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15TRIGGER_STATE_WAITING\x10\x01\x12\x19\n\x15TRIGGER_STATE_RUNNING\x10\x02\x12\x1b\n\x17TRIGGER_STATE_SUSPENDED\x10\x03\x12\x17\n\x13TRIGGER_STATE_ENDED\x10\x04\x12\x18\n\x14TRIGGER_STATE_PAUSED\x10\x05*\x94\x01\n\x10TriggerEventKind\x12\"\n\x1eTRIGGER_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRIGGER_EVENT_KIND_FIRED\x10\x01\x12 \n\x1cTRIGGER_EVENT_KIND_SUSPENDED\x10\x02\x12\x1c\n\x18TRIGGER_EVENT_KIND_ENDED\x10\x03\x32\x80\x07\n\x0eTriggerService\x12m\n\x0fRegisterTrigger\x12).dexorder.relay.v1.RegisterTriggerRequest\x1a*.dexorder.relay.v1.RegisterTriggerResponse\"\x03\x90\x02\x02\x12p\n\x10RegisterTriggers\x12*.dexorder.relay.v1.RegisterTriggersRequest\x1a+.dexorder.relay.v1.RegisterTriggersResponse\"\x03\x90\x02\x02\x12\x64\n\x0cPauseTrigger\x12&.dexorder.relay.v1.PauseTriggerRequest\x1a\'.dexorder.relay.v1.PauseTriggerResponse\"\x03\x90\x02\x02\x12g\n\rResumeTrigger\x12\'.dexorder.relay.v1.ResumeTriggerRequest\x1a(.dexorder.relay.v1.ResumeTriggerResponse\"\x03\x90\x02\x02\x12g\n\rDeleteTrigger\x12\'.dexorder.relay.v1.DeleteTriggerRequest\x1a(.dexorder.relay.v1.DeleteTriggerResponse\"\x03\x90\x02\x02\x12\x64\n\x0cListTriggers\x12&.dexorder.relay.v1.ListTriggersRequest\x1a\'.dexorder.relay.v1.ListTriggersResponse\"\x03\x90\x02\x01\x12x\n\x12WatchTriggerEvents\x12,.dexorder.relay.v1.WatchTriggerEventsRequest\x1a-.dexorder.relay.v1.WatchTriggerEventsResponse\"\x03\x90\x02\x01\x30\x01\x12o\n\x0f\x42\x61\x63ktestTrigger\x12).dexorder.relay.v1.BacktestTriggerRequest\x1a*.dexorder.relay.v1.BacktestTriggerResponse\"\x03\x90\x02\x01\x30\x01\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'dexorder/relay/v1/trigger_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a!dexorder/api/v1/annotations.proto\x1a$dexorder/events/v1/user_events.proto\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a\x1e\x64\x65xorder/relay/v1/common.proto\"\xc6\x01\n\x16RegisterTriggerRequest\x12>\n\x07trigger\x18\x01 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequestB\x06\xaa\xd4\x18\x02\x08\x01\x12\x1f\n\tclient_id\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x88\x01\x01\x12\x33\n\x05\x61lert\x18\x03 \x01(\x0b\x32\x1f.dexorder.relay.v1.TriggerAlertH\x01\x88\x01\x01\x42\x0c\n\n_client_idB\x08\n\x06_alert\"I\n\x17RegisterTriggerResponse\x12.\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32!.dexorder.ingest.v1.CEPTriggerAck\"_\n\x17RegisterTriggersRequest\x12\x44\n\x08triggers\x18\x01 \x03(\x0b\x32).dexorder.relay.v1.RegisterTriggerRequestB\x07\xaa\xd4\x18\x03(\xe8\x07\"K\n\x18RegisterTriggersResponse\x12/\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32!.dexorder.ingest.v1.CEPTriggerAck\"^\n\x0cTriggerAlert\x12\x1a\n\x07user_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12\x32\n\x08\x64\x65livery\x18\x02 \x01(\x0b\x32 .dexorder.events.v1.DeliverySpec\"4\n\x13PauseTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x16\n\x14PauseTriggerResponse\"5\n\x14ResumeTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x17\n\x15ResumeTriggerResponse\"\xb3\x02\n\x12\x45\x64itTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\x12\"\n\x0bsql_pattern\x18\x02 \x01(\tB\x08\xaa\xd4\x18\x04 \x80\x80\x01H\x00\x88\x01\x01\x12I\n\nparameters\x18\x03 \x03(\x0b\x32\x35.dexorder.relay.v1.EditTriggerRequest.ParametersEntry\x12\"\n\x12removed_parameters\x18\x04 \x03(\tB\x06\xaa\xd4\x18\x02( \x12\r\n\x05reset\x18\x05 \x01(\x08\x12\x19\n\x07wait_ms\x18\x06 \x01(\rB\x08\xaa\xd4\x18\x04\x18\xb0\xea\x01\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_sql_pattern\"6\n\x13\x45\x64itTriggerResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05taken\x18\x02 \x01(\x08\"5\n\x14\x44\x65leteTriggerRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\t\xaa\xd4\x18\x05\x08\x01 \x80\x02\"\x17\n\x15\x44\x65leteTriggerResponse\"\x83\x01\n\x13ListTriggersRequest\x12\x1a\n\tclient_id\x18\x01 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\x12\x17\n\x06ticker\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02\x12\x1a\n\tpage_size\x18\x03 \x01(\rB\x07\xaa\xd4\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x04 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x04\"g\n\x14ListTriggersResponse\x12\x36\n\x08triggers\x18\x01 \x03(\x0b\x32$.dexorder.relay.v1.RegisteredTrigger\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdb\x02\n\x11RegisteredTrigger\x12\x36\n\x07trigger\x18\x01 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequest\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x33\n\x05\x61lert\x18\x03 \x01(\x0b\x32\x1f.dexorder.relay.v1.TriggerAlertH\x00\x88\x01\x01\x12\x14\n\x0cregistration\x18\x04 \x01(\x04\x12\x15\n\rregistered_ns\x18\x05 \x01(\x04\x12.\n\x05state\x18\x06 \x01(\x0e\x32\x1f.dexorder.relay.v1.TriggerState\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07\x66irings\x18\x08 \x01(\x04\x12\x1a\n\rlast_fired_ns\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08revision\x18\n \x01(\x04\x42\x08\n\x06_alertB\x10\n\x0e_last_fired_ns\"\x8e\x01\n\x19WatchTriggerEventsRequest\x12\x1d\n\ntrigger_id\x18\x01 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x12\x1e\n\x0b\x63\x61llback_id\x18\x02 \x01(\tB\x07\xaa\xd4\x18\x03 \x80\x02H\x00\x12(\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x19.dexorder.relay.v1.CursorB\x08\n\x06source\"\xd2\x01\n\x1aWatchTriggerEventsResponse\x12\x30\n\x06opened\x18\x01 \x01(\x0b\x32\x1e.dexorder.relay.v1.StreamStartH\x00\x12/\n\x05reset\x18\x02 \x01(\x0b\x32\x1e.dexorder.relay.v1.StreamStartH\x00\x12\x30\n\x05\x65vent\x18\x03 \x01(\x0b\x32\x1f.dexorder.relay.v1.TriggerEventH\x00\x12\x14\n\nkeep_alive\x18\x04 \x01(\x08H\x00\x42\t\n\x07message\"\xc2\x01\n\x0cTriggerEvent\x12)\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x19.dexorder.relay.v1.Cursor\x12\x10\n\x08\x65vent_id\x18\x02 \x01(\t\x12\x31\n\x04kind\x18\x03 \x01(\x0e\x32#.dexorder.relay.v1.TriggerEventKind\x12\x0e\n\x06ticker\x18\x04 \x01(\t\x12\x32\n\x05\x65vent\x18\x05 \x01(\x0b\x32#.dexorder.ingest.v1.CEPTriggerEvent\"\x9a\x01\n\x16\x42\x61\x63ktestTriggerRequest\x12>\n\x07trigger\x18\x01 \x01(\x0b\x32%.dexorder.ingest.v1.CEPTriggerRequestB\x06\xaa\xd4\x18\x02\x08\x01\x12 \n\x08start_ns\x18\x02 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1e\n\x06\x65nd_ns\x18\x03 \x01(\x04\x42\x0e\xaa\xd4\x18\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\"\xaf\x01\n\x17\x42\x61\x63ktestTriggerResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.BacktestEvent\x12\x32\n\x07markets\x18\x02 \x03(\x0b\x32!.dexorder.relay.v1.BacktestMarket\x12\x1b\n\x0eperiod_seconds\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_period_seconds\"S\n\rBacktestEvent\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x32\n\x05\x65vent\x18\x02 \x01(\x0b\x32#.dexorder.ingest.v1.CEPTriggerEvent\"R\n\x0e\x42\x61\x63ktestMarket\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0f\n\x07\x66irings\x18\x03 \x01(\x04\x12\x11\n\tsuspended\x18\x04 \x01(\t*\xb3\x01\n\x0cTriggerState\x12\x1d\n\x19TRIGGER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15TRIGGER_STATE_WAITING\x10\x01\x12\x19\n\x15TRIGGER_STATE_RUNNING\x10\x02\x12\x1b\n\x17TRIGGER_STATE_SUSPENDED\x10\x03\x12\x17\n\x13TRIGGER_STATE_ENDED\x10\x04\x12\x18\n\x14TRIGGER_STATE_PAUSED\x10\x05*\x94\x01\n\x10TriggerEventKind\x12\"\n\x1eTRIGGER_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRIGGER_EVENT_KIND_FIRED\x10\x01\x12 \n\x1cTRIGGER_EVENT_KIND_SUSPENDED\x10\x02\x12\x1c\n\x18TRIGGER_EVENT_KIND_ENDED\x10\x03\x32\xe3\x07\n\x0eTriggerService\x12m\n\x0fRegisterTrigger\x12).dexorder.relay.v1.RegisterTriggerRequest\x1a*.dexorder.relay.v1.RegisterTriggerResponse\"\x03\x90\x02\x02\x12p\n\x10RegisterTriggers\x12*.dexorder.relay.v1.RegisterTriggersRequest\x1a+.dexorder.relay.v1.RegisterTriggersResponse\"\x03\x90\x02\x02\x12\x64\n\x0cPauseTrigger\x12&.dexorder.relay.v1.PauseTriggerRequest\x1a\'.dexorder.relay.v1.PauseTriggerResponse\"\x03\x90\x02\x02\x12g\n\rResumeTrigger\x12\'.dexorder.relay.v1.ResumeTriggerRequest\x1a(.dexorder.relay.v1.ResumeTriggerResponse\"\x03\x90\x02\x02\x12\x61\n\x0b\x45\x64itTrigger\x12%.dexorder.relay.v1.EditTriggerRequest\x1a&.dexorder.relay.v1.EditTriggerResponse\"\x03\x90\x02\x02\x12g\n\rDeleteTrigger\x12\'.dexorder.relay.v1.DeleteTriggerRequest\x1a(.dexorder.relay.v1.DeleteTriggerResponse\"\x03\x90\x02\x02\x12\x64\n\x0cListTriggers\x12&.dexorder.relay.v1.ListTriggersRequest\x1a\'.dexorder.relay.v1.ListTriggersResponse\"\x03\x90\x02\x01\x12x\n\x12WatchTriggerEvents\x12,.dexorder.relay.v1.WatchTriggerEventsRequest\x1a-.dexorder.relay.v1.WatchTriggerEventsResponse\"\x03\x90\x02\x01\x30\x01\x12o\n\x0f\x42\x61\x63ktestTrigger\x12).dexorder.relay.v1.BacktestTriggerRequest\x1a*.dexorder.relay.v1.BacktestTriggerResponse\"\x03\x90\x02\x01\x30\x01\x1a\x04\xa8\xd4\x18\x02\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,6 +48,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PAUSETRIGGERREQUEST'].fields_by_name['trigger_id']._serialized_options = b'\252\324\030\005\010\001 \200\002'
   _globals['_RESUMETRIGGERREQUEST'].fields_by_name['trigger_id']._loaded_options = None
   _globals['_RESUMETRIGGERREQUEST'].fields_by_name['trigger_id']._serialized_options = b'\252\324\030\005\010\001 \200\002'
+  _globals['_EDITTRIGGERREQUEST_PARAMETERSENTRY']._loaded_options = None
+  _globals['_EDITTRIGGERREQUEST_PARAMETERSENTRY']._serialized_options = b'8\001'
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['trigger_id']._loaded_options = None
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['trigger_id']._serialized_options = b'\252\324\030\005\010\001 \200\002'
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['sql_pattern']._loaded_options = None
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['sql_pattern']._serialized_options = b'\252\324\030\004 \200\200\001'
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['removed_parameters']._loaded_options = None
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['removed_parameters']._serialized_options = b'\252\324\030\002( '
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['wait_ms']._loaded_options = None
+  _globals['_EDITTRIGGERREQUEST'].fields_by_name['wait_ms']._serialized_options = b'\252\324\030\004\030\260\352\001'
   _globals['_DELETETRIGGERREQUEST'].fields_by_name['trigger_id']._loaded_options = None
   _globals['_DELETETRIGGERREQUEST'].fields_by_name['trigger_id']._serialized_options = b'\252\324\030\005\010\001 \200\002'
   _globals['_LISTTRIGGERSREQUEST'].fields_by_name['client_id']._loaded_options = None
@@ -78,6 +88,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRIGGERSERVICE'].methods_by_name['PauseTrigger']._serialized_options = b'\220\002\002'
   _globals['_TRIGGERSERVICE'].methods_by_name['ResumeTrigger']._loaded_options = None
   _globals['_TRIGGERSERVICE'].methods_by_name['ResumeTrigger']._serialized_options = b'\220\002\002'
+  _globals['_TRIGGERSERVICE'].methods_by_name['EditTrigger']._loaded_options = None
+  _globals['_TRIGGERSERVICE'].methods_by_name['EditTrigger']._serialized_options = b'\220\002\002'
   _globals['_TRIGGERSERVICE'].methods_by_name['DeleteTrigger']._loaded_options = None
   _globals['_TRIGGERSERVICE'].methods_by_name['DeleteTrigger']._serialized_options = b'\220\002\002'
   _globals['_TRIGGERSERVICE'].methods_by_name['ListTriggers']._loaded_options = None
@@ -86,10 +98,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRIGGERSERVICE'].methods_by_name['WatchTriggerEvents']._serialized_options = b'\220\002\001'
   _globals['_TRIGGERSERVICE'].methods_by_name['BacktestTrigger']._loaded_options = None
   _globals['_TRIGGERSERVICE'].methods_by_name['BacktestTrigger']._serialized_options = b'\220\002\001'
-  _globals['_TRIGGERSTATE']._serialized_start=2615
-  _globals['_TRIGGERSTATE']._serialized_end=2794
-  _globals['_TRIGGEREVENTKIND']._serialized_start=2797
-  _globals['_TRIGGEREVENTKIND']._serialized_end=2945
+  _globals['_TRIGGERSTATE']._serialized_start=2999
+  _globals['_TRIGGERSTATE']._serialized_end=3178
+  _globals['_TRIGGEREVENTKIND']._serialized_start=3181
+  _globals['_TRIGGEREVENTKIND']._serialized_end=3329
   _globals['_REGISTERTRIGGERREQUEST']._serialized_start=201
   _globals['_REGISTERTRIGGERREQUEST']._serialized_end=399
   _globals['_REGISTERTRIGGERRESPONSE']._serialized_start=401
@@ -108,30 +120,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESUMETRIGGERREQUEST']._serialized_end=877
   _globals['_RESUMETRIGGERRESPONSE']._serialized_start=879
   _globals['_RESUMETRIGGERRESPONSE']._serialized_end=902
-  _globals['_DELETETRIGGERREQUEST']._serialized_start=904
-  _globals['_DELETETRIGGERREQUEST']._serialized_end=957
-  _globals['_DELETETRIGGERRESPONSE']._serialized_start=959
-  _globals['_DELETETRIGGERRESPONSE']._serialized_end=982
-  _globals['_LISTTRIGGERSREQUEST']._serialized_start=985
-  _globals['_LISTTRIGGERSREQUEST']._serialized_end=1116
-  _globals['_LISTTRIGGERSRESPONSE']._serialized_start=1118
-  _globals['_LISTTRIGGERSRESPONSE']._serialized_end=1221
-  _globals['_REGISTEREDTRIGGER']._serialized_start=1224
-  _globals['_REGISTEREDTRIGGER']._serialized_end=1553
-  _globals['_WATCHTRIGGEREVENTSREQUEST']._serialized_start=1556
-  _globals['_WATCHTRIGGEREVENTSREQUEST']._serialized_end=1698
-  _globals['_WATCHTRIGGEREVENTSRESPONSE']._serialized_start=1701
-  _globals['_WATCHTRIGGEREVENTSRESPONSE']._serialized_end=1911
-  _globals['_TRIGGEREVENT']._serialized_start=1914
-  _globals['_TRIGGEREVENT']._serialized_end=2108
-  _globals['_BACKTESTTRIGGERREQUEST']._serialized_start=2111
-  _globals['_BACKTESTTRIGGERREQUEST']._serialized_end=2265
-  _globals['_BACKTESTTRIGGERRESPONSE']._serialized_start=2268
-  _globals['_BACKTESTTRIGGERRESPONSE']._serialized_end=2443
-  _globals['_BACKTESTEVENT']._serialized_start=2445
-  _globals['_BACKTESTEVENT']._serialized_end=2528
-  _globals['_BACKTESTMARKET']._serialized_start=2530
-  _globals['_BACKTESTMARKET']._serialized_end=2612
-  _globals['_TRIGGERSERVICE']._serialized_start=2948
-  _globals['_TRIGGERSERVICE']._serialized_end=3844
+  _globals['_EDITTRIGGERREQUEST']._serialized_start=905
+  _globals['_EDITTRIGGERREQUEST']._serialized_end=1212
+  _globals['_EDITTRIGGERREQUEST_PARAMETERSENTRY']._serialized_start=1147
+  _globals['_EDITTRIGGERREQUEST_PARAMETERSENTRY']._serialized_end=1196
+  _globals['_EDITTRIGGERRESPONSE']._serialized_start=1214
+  _globals['_EDITTRIGGERRESPONSE']._serialized_end=1268
+  _globals['_DELETETRIGGERREQUEST']._serialized_start=1270
+  _globals['_DELETETRIGGERREQUEST']._serialized_end=1323
+  _globals['_DELETETRIGGERRESPONSE']._serialized_start=1325
+  _globals['_DELETETRIGGERRESPONSE']._serialized_end=1348
+  _globals['_LISTTRIGGERSREQUEST']._serialized_start=1351
+  _globals['_LISTTRIGGERSREQUEST']._serialized_end=1482
+  _globals['_LISTTRIGGERSRESPONSE']._serialized_start=1484
+  _globals['_LISTTRIGGERSRESPONSE']._serialized_end=1587
+  _globals['_REGISTEREDTRIGGER']._serialized_start=1590
+  _globals['_REGISTEREDTRIGGER']._serialized_end=1937
+  _globals['_WATCHTRIGGEREVENTSREQUEST']._serialized_start=1940
+  _globals['_WATCHTRIGGEREVENTSREQUEST']._serialized_end=2082
+  _globals['_WATCHTRIGGEREVENTSRESPONSE']._serialized_start=2085
+  _globals['_WATCHTRIGGEREVENTSRESPONSE']._serialized_end=2295
+  _globals['_TRIGGEREVENT']._serialized_start=2298
+  _globals['_TRIGGEREVENT']._serialized_end=2492
+  _globals['_BACKTESTTRIGGERREQUEST']._serialized_start=2495
+  _globals['_BACKTESTTRIGGERREQUEST']._serialized_end=2649
+  _globals['_BACKTESTTRIGGERRESPONSE']._serialized_start=2652
+  _globals['_BACKTESTTRIGGERRESPONSE']._serialized_end=2827
+  _globals['_BACKTESTEVENT']._serialized_start=2829
+  _globals['_BACKTESTEVENT']._serialized_end=2912
+  _globals['_BACKTESTMARKET']._serialized_start=2914
+  _globals['_BACKTESTMARKET']._serialized_end=2996
+  _globals['_TRIGGERSERVICE']._serialized_start=3332
+  _globals['_TRIGGERSERVICE']._serialized_end=4327
 # @@protoc_insertion_point(module_scope)

@@ -306,6 +306,100 @@ class ResumeTriggerResponse(_message.Message):
 Global___ResumeTriggerResponse: _TypeAlias = ResumeTriggerResponse  # noqa: Y015
 
 @_typing.final
+class EditTriggerRequest(_message.Message):
+    """Change of a trigger. What is not named stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TRIGGER_ID_FIELD_NUMBER: _builtins.int
+    SQL_PATTERN_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    REMOVED_PARAMETERS_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    trigger_id: _builtins.str
+    """Id given at its registration."""
+    sql_pattern: _builtins.str
+    """New SQL text."""
+    reset: _builtins.bool
+    """Begin again, without the state, as if the trigger were deleted and registered: any text and parameters are possible."""
+    wait_ms: _builtins.int
+    """Milliseconds for which the answer may wait until the pipeline has taken the change; 0 does not wait."""
+    @_builtins.property
+    def parameters(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Parameters to set."""
+
+    @_builtins.property
+    def removed_parameters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of parameters to remove."""
+
+    def __init__(
+        self,
+        *,
+        trigger_id: _builtins.str = ...,
+        sql_pattern: _builtins.str | None = ...,
+        parameters: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        removed_parameters: _abc.Iterable[_builtins.str] | None = ...,
+        reset: _builtins.bool = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sql_pattern", b"_sql_pattern", "sql_pattern", b"sql_pattern"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sql_pattern", b"_sql_pattern", "parameters", b"parameters", "removed_parameters", b"removed_parameters", "reset", b"reset", "sql_pattern", b"sql_pattern", "trigger_id", b"trigger_id", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sql_pattern: _TypeAlias = _typing.Literal["sql_pattern"]  # noqa: Y015
+    _WhichOneofArgType__sql_pattern: _TypeAlias = _typing.Literal["_sql_pattern", b"_sql_pattern"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sql_pattern) -> _WhichOneofReturnType__sql_pattern | None: ...
+
+Global___EditTriggerRequest: _TypeAlias = EditTriggerRequest  # noqa: Y015
+
+@_typing.final
+class EditTriggerResponse(_message.Message):
+    """The change is on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Number of the trigger's changes so far, from 1 for its registration."""
+    taken: _builtins.bool
+    """Whether the pipeline has it on its disk."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        taken: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "taken", b"taken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EditTriggerResponse: _TypeAlias = EditTriggerResponse  # noqa: Y015
+
+@_typing.final
 class DeleteTriggerRequest(_message.Message):
     """Trigger to delete."""
 
@@ -421,6 +515,7 @@ class RegisteredTrigger(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     FIRINGS_FIELD_NUMBER: _builtins.int
     LAST_FIRED_NS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """Client to which it belongs."""
     registration: _builtins.int
@@ -435,6 +530,8 @@ class RegisteredTrigger(_message.Message):
     """Firings that are kept."""
     last_fired_ns: _builtins.int
     """Time of the last firing, nanoseconds since the epoch; absent without one."""
+    revision: _builtins.int
+    """Number of its changes so far, from 1 for its registration."""
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
         """As it was registered."""
@@ -455,10 +552,11 @@ class RegisteredTrigger(_message.Message):
         reason: _builtins.str = ...,
         firings: _builtins.int = ...,
         last_fired_ns: _builtins.int | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "_last_fired_ns", b"_last_fired_ns", "alert", b"alert", "last_fired_ns", b"last_fired_ns", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "_last_fired_ns", b"_last_fired_ns", "alert", b"alert", "client_id", b"client_id", "firings", b"firings", "last_fired_ns", b"last_fired_ns", "reason", b"reason", "registered_ns", b"registered_ns", "registration", b"registration", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alert", b"_alert", "_last_fired_ns", b"_last_fired_ns", "alert", b"alert", "client_id", b"client_id", "firings", b"firings", "last_fired_ns", b"last_fired_ns", "reason", b"reason", "registered_ns", b"registered_ns", "registration", b"registration", "revision", b"revision", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alert: _TypeAlias = _typing.Literal["alert"]  # noqa: Y015
     _WhichOneofArgType__alert: _TypeAlias = _typing.Literal["_alert", b"_alert"]  # noqa: Y015

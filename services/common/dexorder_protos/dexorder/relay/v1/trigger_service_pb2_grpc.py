@@ -55,6 +55,11 @@ class TriggerServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerResponse.FromString,
                 _registered_method=True)
+        self.EditTrigger = channel.unary_unary(
+                '/dexorder.relay.v1.TriggerService/EditTrigger',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.EditTriggerRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.EditTriggerResponse.FromString,
+                _registered_method=True)
         self.DeleteTrigger = channel.unary_unary(
                 '/dexorder.relay.v1.TriggerService/DeleteTrigger',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.DeleteTriggerRequest.SerializeToString,
@@ -121,6 +126,19 @@ class TriggerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EditTrigger(self, request, context):
+        """Change the text or the parameters of a trigger under its id.
+
+        Answered only after it is on disk. The trigger keeps its state: windows, values of OVER, unfinished matches, and
+        whether it is paused. INVALID_ARGUMENT with what differs if it can't, unless `reset` is given; or if the text or a
+        parameter is refused, or the trigger has been suspended or has ended. NOT_FOUND if there is none under this id. What
+        the trigger has already changes nothing. If `taken` is answered, whatever is settled after the answer is evaluated
+        with the new text.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTrigger(self, request, context):
         """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept.
         """
@@ -173,6 +191,11 @@ def add_TriggerServiceServicer_to_server(servicer, server):
                     servicer.ResumeTrigger,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerResponse.SerializeToString,
+            ),
+            'EditTrigger': grpc.unary_unary_rpc_method_handler(
+                    servicer.EditTrigger,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.EditTriggerRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.EditTriggerResponse.SerializeToString,
             ),
             'DeleteTrigger': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTrigger,
@@ -304,6 +327,33 @@ class TriggerService:
             '/dexorder.relay.v1.TriggerService/ResumeTrigger',
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.ResumeTriggerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EditTrigger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.TriggerService/EditTrigger',
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.EditTriggerRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_trigger__service__pb2.EditTriggerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,15 @@ class TriggerServiceStub:
 
     Errors as PauseTrigger; one that runs goes on.
     """
+    EditTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.EditTriggerRequest, _trigger_service_pb2.EditTriggerResponse]
+    """Change the text or the parameters of a trigger under its id.
+
+    Answered only after it is on disk. The trigger keeps its state: windows, values of OVER, unfinished matches, and
+    whether it is paused. INVALID_ARGUMENT with what differs if it can't, unless `reset` is given; or if the text or a
+    parameter is refused, or the trigger has been suspended or has ended. NOT_FOUND if there is none under this id. What
+    the trigger has already changes nothing. If `taken` is answered, whatever is settled after the answer is evaluated
+    with the new text.
+    """
     DeleteTrigger: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
     ListTriggers: _grpc.UnaryUnaryMultiCallable[_trigger_service_pb2.ListTriggersRequest, _trigger_service_pb2.ListTriggersResponse]
@@ -97,6 +106,15 @@ class TriggerServiceAsyncStub(TriggerServiceStub):
     """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
 
     Errors as PauseTrigger; one that runs goes on.
+    """
+    EditTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.EditTriggerRequest, _trigger_service_pb2.EditTriggerResponse]  # type: ignore[assignment]
+    """Change the text or the parameters of a trigger under its id.
+
+    Answered only after it is on disk. The trigger keeps its state: windows, values of OVER, unfinished matches, and
+    whether it is paused. INVALID_ARGUMENT with what differs if it can't, unless `reset` is given; or if the text or a
+    parameter is refused, or the trigger has been suspended or has ended. NOT_FOUND if there is none under this id. What
+    the trigger has already changes nothing. If `taken` is answered, whatever is settled after the answer is evaluated
+    with the new text.
     """
     DeleteTrigger: _aio.UnaryUnaryMultiCallable[_trigger_service_pb2.DeleteTriggerRequest, _trigger_service_pb2.DeleteTriggerResponse]  # type: ignore[assignment]
     """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
@@ -159,6 +177,21 @@ class TriggerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
 
         Errors as PauseTrigger; one that runs goes on.
+        """
+
+    @_abc_1.abstractmethod
+    def EditTrigger(
+        self,
+        request: _trigger_service_pb2.EditTriggerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trigger_service_pb2.EditTriggerResponse, _abc.Awaitable[_trigger_service_pb2.EditTriggerResponse]]:
+        """Change the text or the parameters of a trigger under its id.
+
+        Answered only after it is on disk. The trigger keeps its state: windows, values of OVER, unfinished matches, and
+        whether it is paused. INVALID_ARGUMENT with what differs if it can't, unless `reset` is given; or if the text or a
+        parameter is refused, or the trigger has been suspended or has ended. NOT_FOUND if there is none under this id. What
+        the trigger has already changes nothing. If `taken` is answered, whatever is settled after the answer is evaluated
+        with the new text.
         """
 
     @_abc_1.abstractmethod
