@@ -122,6 +122,7 @@ def test_a_first_value_that_stays_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
         return []
 
     monkeypatch.setattr(KnownTrades, "judge", judge)
+    monkeypatch.setattr(UnshownTrades, "take_query", lambda self, settled_ns, *, now_ns: None)
     assert _broken(CORRECTED)
 
 

@@ -255,6 +255,7 @@ class AgreedFeed:
         released = self._sequence.confirm(
             recent, until_ns, newest_ns=newest_ns, is_witnessed=is_witnessed, alone_ns=alone_ns
         )
+        self._sequence.vouch(trade for trade in recent if self._heard.has_all([trade]))
         if self.settled_ns > before_ns and not self._is_alive_since(before_ns):
             self._doubts.add(TimeRange(before_ns, self.settled_ns), self._clock_ns)
         self._suspect(released if self._heard.has_other_ids else recent, now_ns)

@@ -5,8 +5,8 @@ Absence needs two sources that are independent of each other. They are
 - REST and the socket, where the socket was alive all the time and has sent exactly the trades that REST shows; or
 - two answers of REST that are not the same one from a cache: the second one has a newer trade.
 
-A trade that one source shows exists, unless only one of four answers has it. What comes after its time was settled is
-released late.
+A trade that one source shows exists, unless only one of four answers has it, and the socket has not sent it. What comes
+after its time was settled is released late.
 """
 
 from __future__ import annotations
@@ -90,6 +90,12 @@ class AgreedTrades:
         news = [trade for trade_id, trade in found.items() if trade_id not in self._seen]
         self._seen.update((trade.trade_id, _Seen(trade)) for trade in news)
         return news
+
+    def vouch(self, trades: Iterable[Trade]) -> None:
+        """Note that the socket has sent trades that answers have shown: no later answer makes them doubtful."""
+        for trade in trades:
+            if (seen := self._seen.get(trade.trade_id)) is not None:
+                seen.shows = max(seen.shows, 2)
 
     def late(self, trades: Iterable[Trade], is_open: Callable[[int], bool] = lambda time_ns: False) -> list[Trade]:
         """Return the trades that are before the settled time and were not released, which they count as now.

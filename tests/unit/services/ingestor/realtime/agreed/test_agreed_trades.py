@@ -112,3 +112,13 @@ def test_equal_trades_without_an_id_get_an_ordinal() -> None:
     nameless = A._replace(time_ns=5, trade_id="")
     named = ordinal_ids([nameless, nameless, A._replace(time_ns=6, trade_id="x")])
     assert [t.trade_id for t in named] == ["~5-1.5-0.25-0", "~5-1.5-0.25-1", "x"]
+
+
+@pytest.mark.parametrize("is_vouched", [False, True])
+def test_a_trade_of_one_answer_that_the_socket_has_sent_too_is_not_dropped(*, is_vouched: bool) -> None:
+    sequence = AgreedTrades(0)
+    _confirm(sequence, A, B, C)
+    if is_vouched:
+        sequence.vouch([B])
+    released = [each for _ in range(3) for each in _confirm(sequence, A, C, D, until_ns=40)]
+    assert (B in released) == is_vouched and released[0] == A
