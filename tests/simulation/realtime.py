@@ -95,7 +95,7 @@ class RealtimeStory:
     def _tape(self, plan: FaultPlan) -> Tape:
         drawn = TapePlan(
             START_WALL_NS - 600 * SECOND_NS,
-            START_WALL_NS + self._end_ns,
+            plan.delisting.start_ns if plan.delisting else START_WALL_NS + self._end_ns,
             self._random.uniform(*self.profile.per_second),
             self.profile.numbered,
             late=[(each.start_ns, each.end_ns, each.delay_ns) for each in plan.of(FaultKind.LATE)],
@@ -231,7 +231,7 @@ class RealtimeStory:
             job = self.relay.realtime.registry.job_for(TICKER) if self.relay.realtime else None
             if job is not None and 0 in job.positions:
                 is_running = job.state is RealtimeState.RUNNING
-                reason = job.waiting  # not why an earlier dispatch ended
+                reason = job.waiting if is_running else job.error  # of a running one not why an earlier one ended
                 self.samples.append(Sample(self.run.loop.now_ns, job.positions[0].settled_ns, is_running, reason))
 
     async def _note_provisional(self) -> None:

@@ -13,6 +13,7 @@ STUCK_BY_IDS    the same, since the exchange's numbers have begun again
 EARLY           a span was claimed as settled some time before its last trade was recorded, and was not called
                 provisional
 SILENT          a running job has settled nothing for long, and does not say why
+DELISTED        the market was delisted long ago, and the job does not say so
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SETTLED_SECONDS = 100.0
 QUIET_SECONDS = 160.0
 """The same if no trade has come for longer than usual: REST alone is believed 60 s later."""
 _EARLY_SECONDS = 5.0
+_UNKNOWN = ("Invalid symbol", "is unknown to")
 _CANDLE_TOLERANCE = 1e-8
 
 
@@ -53,6 +55,7 @@ class Rule(StrEnum):
     STUCK_BY_IDS = "stuck since ids begin again"
     EARLY = "claimed before it was there"
     SILENT = "settles nothing and does not say why"
+    DELISTED = "delisted, and the job does not say so"
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,14 @@ class Evidence:
 
 def breaches(evidence: Evidence) -> list[Breach]:
     """Return the broken promises of a run, the worst of each rule with the number of its like."""
-    found = [*_lost(evidence), *_values(evidence), *_candles(evidence), *_stuck(evidence), *_silent(evidence)]
+    found = [
+        *_lost(evidence),
+        *_values(evidence),
+        *_candles(evidence),
+        *_stuck(evidence),
+        *_silent(evidence),
+        *_delisted(evidence),
+    ]
     by_rule: defaultdict[Rule, list[Breach]] = defaultdict(list)
     for breach in found:
         by_rule[breach.rule].append(breach)
@@ -266,6 +276,15 @@ def _equal(ours: ohlcv_pb2.OHLCV | None, theirs: FinalCandle | None) -> bool:
 
 def _stuck(evidence: Evidence) -> Iterator[Breach]:
     now_ns = evidence.exchange.now_ns
+    if evidence.exchange.plan.delisting is not None:  # no time is settled any more, but every trade is recorded
+        lost = [
+            trade for trade in evidence.truth if evidence.first_ns <= trade.time_ns and not evidence.record_of(trade)
+        ]
+        if lost:
+            yield Breach(
+                Rule.STUCK, f"{_name(lost[0])} and {len(lost) - 1} more are in no record of the delisted market"
+            )
+        return
     behind = (now_ns - evidence.settled_ns) / SECOND_NS
     if behind <= SETTLED_SECONDS:
         return
@@ -283,6 +302,12 @@ def _stuck(evidence: Evidence) -> Iterator[Breach]:
         yield Breach(Rule.STUCK_BY_VALUE, f"{text}; the last one, {_name(last)}, was corrected by the exchange")
     else:
         yield Breach(Rule.STUCK, text)
+
+
+def _delisted(evidence: Evidence) -> Iterator[Breach]:
+    last = evidence.samples[-1].error if evidence.samples else ""
+    if evidence.exchange.is_delisted and not any(words in last for words in _UNKNOWN):
+        yield Breach(Rule.DELISTED, f"its error is {last!r}")
 
 
 def _silent(evidence: Evidence) -> Iterator[Breach]:

@@ -151,6 +151,14 @@ RESTARTED = RealtimeProfile(
     "numbers that begin again",
     FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
 )
+DELISTED = RealtimeProfile(
+    "a market that is delisted, and kills",
+    FaultProfile(outages=1, outage_kinds=(K.DELISTED,), seconds=(60.0, 300.0)),
+    seconds=900.0,
+    quiet_seconds=300.0,
+    kills=2,
+)
+UNNUMBERED_DELISTED = replace(DELISTED, name="no numbers: a market that is delisted, and kills", numbered=False)
 PRODUCT = RealtimeProfile(
     "all faults, each with each, and a kill in the midst of them",
     FaultProfile(
@@ -179,6 +187,8 @@ MENDED = (
     CORRECTED_ALONE,
     UNNUMBERED_CORRECTED,
     RESTARTED,
+    DELISTED,
+    UNNUMBERED_DELISTED,
     PRODUCT,
 )
 """Profiles whose faults last and go together."""

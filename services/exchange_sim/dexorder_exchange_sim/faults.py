@@ -17,7 +17,7 @@ from dexorder_exchange_sim.absent import Coarser
 
 Ban = Literal["http_429", "http_418"]
 """Kinds that send Retry-After and begin a ban."""
-Refusal = Literal["http_403", "http_404", "http_451", "http_500", "http_502", "http_503", "http_504"]
+Refusal = Literal["delisted", "http_403", "http_404", "http_451", "http_500", "http_502", "http_503", "http_504"]
 Silence = Literal["hang", "drip", "stall", "reset"]
 """Kinds without a complete answer: no byte; byte by byte; half of it; an immediate connection reset."""
 Body = Literal["slow_down", "unavailable", "cut_json", "html", "text", "null", "empty", "other_symbol"]
@@ -41,6 +41,7 @@ SOCKET_KINDS, AT_ONCE = get_args(SocketKind), get_args(AtOnce)
 STATUSES: dict[str, tuple[int, str, str]] = {
     "http_429": (429, "application/json", '{"code":-1003,"msg":"Too much request weight used; please slow down."}'),
     "http_418": (418, "application/json", '{"code":-1003,"msg":"Way too much request weight used; IP banned."}'),
+    "delisted": (400, "application/json", '{"code":-1121,"msg":"Invalid symbol."}'),
     "http_403": (403, "text/html", "<html><head><title>403 Forbidden</title></head></html>"),
     "http_404": (404, "text/html", "<html><head><title>404 Not Found</title></head></html>"),
     "http_451": (451, "application/json", '{"code":0,"msg":"Service unavailable from a restricted location."}'),

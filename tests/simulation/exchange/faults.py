@@ -30,6 +30,7 @@ class FaultKind(StrEnum):
     CORRECTED = "the socket's prices are corrected later"
     RESTARTED = "numbers begin again"
     JUMPED = "a million numbers are left out"
+    DELISTED = "the market is traded no more, and unknown to REST from the end of the fault on"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class FaultPlan:
     def now(self, kind: FaultKind, now_ns: int, replica: int | None = None) -> Fault | None:
         """Return a fault of a kind that is in force."""
         return next((each for each in self.faults if each.kind is kind and each.strikes(now_ns, replica)), None)
+
+    @property
+    def delisting(self) -> Fault | None:
+        """The end of the market, if it has one."""
+        return min(self.of(FaultKind.DELISTED), key=lambda each: each.start_ns, default=None)
 
     @property
     def end_ns(self) -> int:

@@ -174,7 +174,14 @@ class Exchange:
             found += [last] if last and open_ns >= since_ns else []
         return found
 
+    @property
+    def is_delisted(self) -> bool:
+        """Whether REST no longer knows the market."""
+        return (fault := self.plan.delisting) is not None and self.now_ns >= fault.end_ns
+
     def _replica(self) -> int:
+        if self.is_delisted:
+            raise ccxt.BadSymbol('{"code":-1121,"msg":"Invalid symbol."}')
         replica = self._random.randrange(self.replicas)
         if self._strikes(FaultKind.REFUSED, replica):
             raise ccxt.ExchangeNotAvailable("503 Service Unavailable")

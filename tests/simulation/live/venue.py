@@ -16,6 +16,7 @@ from dexorder_common.clock import Clock
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import Attempts
 from dexorder_ingestor.exchange.dialects import dialect_of
+from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.exchange.socket_thread import Handover, Received
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
@@ -126,6 +127,8 @@ class SimulatedVenue(CcxtVenue):
         self.trade_series = self.dialect.trades
         self.limits = self.dialect.candles.limits
         self.known_time = None
+        self._simulated = exchange
+        self._symbols: set[str] = set()
         self._idle: list[CcxtSession] = [SimulatedSession(self, exchange) for _ in range(_SESSIONS)]
 
     @property
@@ -139,7 +142,11 @@ class SimulatedVenue(CcxtVenue):
         return 0
 
     async def know(self, session: CcxtSession, symbol: str | None = None) -> None:
-        """Do nothing."""
+        """Refuse a market that was delisted before this process has seen it, as the product does by its list."""
+        if symbol is not None and symbol not in self._symbols:
+            if self._simulated.is_delisted:
+                raise ExchangeFailure(f"symbol {symbol} is unknown to {self.name}")
+            self._symbols.add(symbol)
 
 
 class SimulatedSockets(LiveSockets):
