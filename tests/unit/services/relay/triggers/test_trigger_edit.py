@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
+from typer.testing import CliRunner
 
+from dexorder import AsyncClient
+from dexorder.cli.live.trigger import app
+from dexorder.client.triggers import TriggerEdited
+from dexorder.errors import RequestRefused
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
-from tests.unit.services.relay.harness import TICKER, suite
+from tests.unit.services.relay.harness import TICKER, Suite, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded
 from tests.unit.services.relay.triggers.test_trigger_access import register as register_at
@@ -146,3 +152,29 @@ async def test_edits_give_no_more_room_and_no_more_calls_and_no_others_trigger(t
             if code is not CODE.OK:
                 break
         assert code is CODE.RESOURCE_EXHAUSTED and "submissions" in text
+
+
+async def test_the_command_and_the_client_edit_a_trigger(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s, AsyncClient(s.running.address) as client:
+        await client.triggers.add("t", OTHER, [TICKER], {"cooldown": "5", "message": "m"})
+        assert await client.triggers.edit("t", None, {"fire": "level"}, wait_seconds=0) == TriggerEdited(2, False)
+        for wait_seconds in (-1, 31):
+            with pytest.raises(RequestRefused, match=f"wait_seconds {wait_seconds} is not from 0 to 30"):
+                await client.triggers.edit("t", OTHER, wait_seconds=wait_seconds)
+        file = tmp_path / "new.sql"
+        file.write_text(OTHER.replace("6", "7"))
+        words = ("edit", "t", "--text", f"@{file}", "-p", "cooldown=9", "--unset", "message", "--relay")
+        taking = asyncio.ensure_future(take_all(s))
+        result = await asyncio.to_thread(CliRunner().invoke, app, [*words, s.running.address])
+        taking.cancel()
+        assert (result.exit_code, result.stdout) == (0, "t has revision 3\n")
+        (found,) = await client.triggers.list()
+        assert (found.revision, found.as_json()["revision"]) == (3, 3)
+        assert found.trigger.sql.endswith("> 7") and found.trigger.parameters == {"cooldown": "9", "fire": "level"}
+
+
+async def take_all(s: Suite) -> None:
+    """Take the changes as the pipeline does."""
+    while True:
+        await report(s, [], (await changes(s)).cursor)
+        await asyncio.sleep(0.02)
