@@ -79,25 +79,29 @@ class Live:
         self._start(self._session._agent._running.snapshot())
 
 
+come = st.tuples(st.sampled_from(GROUPS), st.integers(0, 60), st.sampled_from((0, 0, 0, 1, 5)))
+"""Group, time, and how much later than others it comes."""
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from(GROUPS), st.integers(0, 60)), max_size=30),
+    st.lists(come, max_size=30).map(lambda found: sorted(found, key=lambda each: each[1] + each[2])),
     st.lists(st.integers(0, 30), max_size=5).map(sorted),
     st.data(),
 )
 def test_any_live_pieces_give_each_group_the_calls_of_the_file(
-    fed: list[tuple[str, int]], cuts: list[int], data: st.DataObject
+    fed: list[tuple[str, int, int]], cuts: list[int], data: st.DataObject
 ) -> None:
     offline: dict[str, list[Any]] = {}
     live: dict[str, list[Any]] = {}
-    newest_ns = max((time_ns for _, time_ns in fed), default=0)
+    newest_ns = max((time_ns for _, time_ns, _ in fed), default=0)
     for group in GROUPS:  # a function's outputs need no tags: each group is run alone, up to the file's newest time
-        own = [point(group, time_ns) for each, time_ns in fed if each == group]
+        own = [point(group, time_ns) for each, time_ns, _ in fed if each == group]
         offline[group] = run_points(Sessions, [*own, point("other", newest_ns)], {})
         stream = Live()
         for first, end in pairwise([0, *cuts, len(own)]):
             stream.feed(own[first:end])
             later = [each.time_ns for each in own[max(first, end) :]]
-            settled_ns = data.draw(st.integers(-9, min([*later, newest_ns])))
+            settled_ns = min([*later, newest_ns]) - data.draw(st.sampled_from((0, 0, 1, 7)))
             stream.feed([mark(settled_ns, {"g": group})])
             stream.restart()
         stream.feed([mark(newest_ns, {"g": group})])
