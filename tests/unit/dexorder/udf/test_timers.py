@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexorder.udf import Edge, Function, Point, option, run_function
@@ -83,6 +83,7 @@ come = st.tuples(st.sampled_from(GROUPS), st.integers(0, 60), st.sampled_from((0
 """Group, time, and how much later than others it comes."""
 
 
+@settings(max_examples=25)
 @given(
     st.lists(come, max_size=30).map(lambda found: sorted(found, key=lambda each: each[1] + each[2])),
     st.lists(st.integers(0, 30), max_size=5).map(sorted),
