@@ -35,6 +35,11 @@ VALUES_SECONDS = 240.0
 """Longest time until values that only the socket has sent were compared, in three answers, and are in the table."""
 
 
+def _rest(rule: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Return a rule for REST's trades and its candles; without a path it would strike the candles alone."""
+    return [{**rule, "path": f"/api/v3/{path}"} for path in ("aggTrades", "klines")]
+
+
 def _name(symbol: str) -> str:
     return symbol.replace("/", "")
 
@@ -54,7 +59,7 @@ class Faults:
         """Let sockets send nothing, not even pongs, beside a REST that is behind, and kill a part meanwhile."""
         began_s = time.monotonic()
         self._suite.exchange("/sim/sockets", {"kind": "ws_freeze", "hang_s": DEAF_SECONDS})
-        self._set({"kind": "behind", "lag_s": BEHIND_SECONDS}, seconds=KILL_AFTER_SECONDS)
+        self._set(*_rest({"kind": "behind", "lag_s": BEHIND_SECONDS}), seconds=KILL_AFTER_SECONDS)
         self._suite.kill_and_wait(part, 180)
         time.sleep(max(0.0, began_s + DEAF_SECONDS + 10.0 - time.monotonic()))
         self._set(seconds=10)
@@ -62,9 +67,9 @@ class Faults:
     def late(self) -> None:
         """Let REST show the trades of some seconds half a minute late, and the sockets never."""
         start_ns = time.time_ns()
-        absent = {"kind": "absent", "span": [start_ns, start_ns + LATE_NS]}
-        self._set({"kind": "ws_drop", "every": 1}, absent, seconds=LATE_NS / SECOND_NS)
-        self._set(absent, seconds=30)
+        absent = _rest({"kind": "absent", "span": [start_ns, start_ns + LATE_NS]})
+        self._set({"kind": "ws_drop", "every": 1}, *absent, seconds=LATE_NS / SECOND_NS)
+        self._set(*absent, seconds=30)
         self._set(seconds=5)
 
     def corrected(self) -> None:
@@ -75,7 +80,7 @@ class Faults:
     def delist(self, symbol: str) -> int:
         """End a market for good; return the time."""
         name = _name(symbol)
-        self._lasting = [{"kind": "delisted", "symbol": name}, {"kind": "ws_drop", "every": 1, "symbol": name}]
+        self._lasting = [*_rest({"kind": "delisted", "symbol": name}), {"kind": "ws_drop", "every": 1, "symbol": name}]
         self._set(seconds=0)
         return time.time_ns()
 
@@ -151,6 +156,8 @@ def test_no_span_is_claimed_that_the_table_lacks_while_faults_last_and_parts_are
         assert "Invalid symbol" in job.error or "is unknown to" in job.error, job
         sampler.stop.set()
         sampler.join()
+        struck = suite.exchange("/sim/stats")["faults"]
+        assert struck.keys() >= {"behind", "absent", "delisted", "ws_drop", "ws_edited"}, struck
         faults.end()
         for symbol in markets:
             end_ns = delisted_ns if symbol == DELISTED else span.end_ns

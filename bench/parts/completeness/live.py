@@ -281,7 +281,9 @@ class Counts(NamedTuple):
         return f"{self.lost} / {self.doubled} / {self.wrong} / {claimed}"
 
 
-_BEHIND = {"kind": "behind", "lag_s": 40}
+_PATHS = ("/api/v3/aggTrades", "/api/v3/klines")
+"""Without a path a rule strikes candles alone."""
+_BEHIND = [{"kind": "behind", "lag_s": 40, "path": path} for path in _PATHS]
 _EDITED = {"kind": "ws_edited", "every": 1}
 
 
@@ -291,11 +293,11 @@ def _deaf(live: Live) -> None:
 
 
 def _behind(live: Live) -> None:
-    live.rules(_BEHIND, seconds=60)
+    live.rules(*_BEHIND, seconds=60)
 
 
 def _both(live: Live, *, is_restarted: bool = False) -> None:
-    live.rules(_BEHIND)
+    live.rules(*_BEHIND)
     live.strike("ws_freeze", 60)
     time.sleep(30)
     if is_restarted:
@@ -305,9 +307,10 @@ def _both(live: Live, *, is_restarted: bool = False) -> None:
 
 def _late(live: Live) -> None:
     start_ns = time.time_ns()
-    absent = {"kind": "absent", "span": [start_ns, start_ns + 5 * SECOND_NS]}
-    live.rules({"kind": "ws_drop", "every": 1}, absent, seconds=5)
-    live.rules(absent, seconds=60)
+    span = [start_ns, start_ns + 5 * SECOND_NS]
+    absent = [{"kind": "absent", "span": span, "path": path} for path in _PATHS]
+    live.rules({"kind": "ws_drop", "every": 1}, *absent, seconds=5)
+    live.rules(*absent, seconds=60)
 
 
 def _closed(live: Live) -> None:
