@@ -276,11 +276,9 @@ def _equal(ours: ohlcv_pb2.OHLCV | None, theirs: FinalCandle | None) -> bool:
 
 def _stuck(evidence: Evidence) -> Iterator[Breach]:
     now_ns = evidence.exchange.now_ns
-    if evidence.exchange.plan.delisting is not None:  # no time is settled any more, but every trade is recorded
-        lost = [
-            trade for trade in evidence.truth if evidence.first_ns <= trade.time_ns and not evidence.record_of(trade)
-        ]
-        if lost:
+    if evidence.exchange.plan.delisting is not None:  # no time is settled any more, but numbered trades are recorded
+        known = [trade for trade in evidence.truth if evidence.is_numbered and trade.time_ns >= evidence.first_ns > 0]
+        if lost := [trade for trade in known if evidence.record_of(trade) is None]:
             yield Breach(
                 Rule.STUCK, f"{_name(lost[0])} and {len(lost) - 1} more are in no record of the delisted market"
             )
