@@ -1,7 +1,7 @@
 """Functions of 10, 30 and 100 ms a point with a backlog: our SDK and Kapacitor's Python agent, under both hosts.
 
-The rule is about what is under way at once, which our host bounds by the pace of the function and not by the backlog; so
-1,000 points, of which the slowest take ten times ``timeout_seconds``, meet it as well as more.
+The rule is about what is under way at once, which our host bounds by the pace of the function and not by the backlog;
+so 1,000 points, of which the slowest take ten times ``timeout_seconds``, meet it as well as more.
 DEXORDER_SLOW_UDF_POINTS=8000 takes an hour and a quarter.
 
 Kapacitor's host and agent are built from its module, as `bench.udf` does; without Go or the module they are skipped.
