@@ -225,6 +225,7 @@ FAULTS: dict[Kind, Spoiled | type[Exception]] = {
     "http_418": ccxt_errors.DDoSProtection,
     "http_403": ccxt_errors.ExchangeNotAvailable,
     "http_404": ccxt_errors.ExchangeNotAvailable,
+    "delisted": ccxt_errors.ExchangeNotAvailable,  # in the words of Binance
     "http_451": ccxt_errors.ExchangeNotAvailable,
     "http_500": ccxt_errors.ExchangeNotAvailable,
     "http_502": ccxt_errors.ExchangeNotAvailable,

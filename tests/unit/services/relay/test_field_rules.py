@@ -40,8 +40,14 @@ def sample(field: FieldDescriptor) -> Any:
     return "x" if field.type == FieldDescriptor.TYPE_STRING else 1
 
 
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
 def put(message: Message, field: FieldDescriptor, value: Any) -> None:
-    if field.is_repeated:
+    if is_map(field):
+        getattr(message, field.name).update({str(number): "x" for number in range(len(value))})
+    elif field.is_repeated:
         getattr(message, field.name).extend(value if isinstance(value, list) else [value])
     elif field.message_type is not None:
         getattr(message, field.name).CopyFrom(value)
@@ -78,7 +84,7 @@ def broken(descriptor: Descriptor, path: str = "") -> Iterator[tuple[str, Messag
             message.ClearField(field.name)
             put(message, field, value)
             yield name, message
-        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+        if field.message_type is not None and not is_map(field):
             inner = f"{name}[0]." if field.is_repeated else f"{name}."
             for place, wrong in broken(field.message_type, inner):
                 message = valid(descriptor)
