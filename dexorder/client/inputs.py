@@ -14,7 +14,7 @@ from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.datasets import CANDLES, DATASETS, TRADES, Dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.periods import (
     GIVEN_FIELDS,
     PERIOD_SECONDS,
@@ -140,6 +140,17 @@ def read_exact_range(since: Moment, until: Moment) -> TimeRange:
     if end_ns <= start_ns:
         raise RequestRefused(f"until {until} is not after since {since}")
     return TimeRange(start_ns, end_ns)
+
+
+def read_series(ticker: str, period: str | int, since: Moment, until: Moment) -> tuple[Series, TimeRange]:
+    """Return a series of candles or, by the name of its dataset, one without periods, and the range.
+
+    Raises RequestRefused as ``check_ticker`` and ``read_range``, or ``read_exact_range`` without periods.
+    """
+    check_ticker(ticker)
+    dataset = covered_dataset(period)
+    seconds, span = read_range(period, since, until) if dataset.has_periods else (0, read_exact_range(since, until))
+    return Series(ticker, seconds, dataset), span
 
 
 def read_periods(periods: Iterable[str | int]) -> list[int]:

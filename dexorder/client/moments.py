@@ -7,7 +7,7 @@ import re
 from math import isfinite
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.times import SECOND_NS, iso, parse_time
+from dexorder_common.model.times import DAY_NS, SECOND_NS, iso, parse_time
 
 Moment = str | int | float | dt.date | dt.datetime
 """``now``, ``today``, ``-30d``, ``2 days ago``, ``2024-01``, ISO text, a date or datetime (UTC without a zone), or
@@ -24,7 +24,6 @@ _MONTH = re.compile(r"\d{4}-\d\d", re.ASCII)
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 _EPOCH_UNITS_NS = (SECOND_NS, 1_000_000, 1)
 _EARLIEST_NS, _LATEST_NS = (year * 365 * 86_400 * SECOND_NS for year in (11, 200))  # about 1981 and 2170
-_DAY_NS = 86_400 * SECOND_NS
 _FORMS = (
     "use now, -30d, 2024-01-31, 2024-01-31T12:00:00Z, 2024-01, today, 3 days ago, or seconds or milliseconds since the "
     "epoch"
@@ -47,7 +46,7 @@ def moment_ns(moment: Moment, field: str, *, now_ns: int) -> int:
     if text == "now":
         return now_ns
     if text in _DAYS_AGO:
-        return (now_ns // _DAY_NS - _DAYS_AGO[text]) * _DAY_NS
+        return (now_ns // DAY_NS - _DAYS_AGO[text]) * DAY_NS
     if (ago_s := _seconds_ago(text)) is not None:
         return now_ns - ago_s * SECOND_NS
     if _NUMBERS.fullmatch(moment):

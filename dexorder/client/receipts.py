@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dexorder import errors
 from dexorder.client.connection import RelayConnection
-from dexorder.client.inputs import check_ticker, covered_dataset, read_exact_range, read_range
+from dexorder.client.inputs import read_series
 from dexorder.client.moments import Moment
 from dexorder.client.series import AsyncSeries
 from dexorder.client.table_rows import AsyncTableRows
@@ -81,11 +81,9 @@ class AsyncReceipts:
         """
         from dexorder.receipts.receipt import Receipt, proven_holes, provisional_parts
 
-        check_ticker(ticker)
-        dataset = covered_dataset(period)
-        seconds, span = read_range(period, since, until) if dataset.has_periods else (0, read_exact_range(since, until))
+        series, span = read_series(ticker, period, since, until)
         span = TimeRange(span.start_ns // 1_000 * 1_000, span.end_ns // 1_000 * 1_000)  # as precise as the table
-        series = Series(ticker, seconds, dataset)
+        dataset = series.dataset
         for attempt in range(_ATTEMPTS):
             snapshot_id = await self._rows.snapshot_id(series, span)
             if snapshot_id is None:

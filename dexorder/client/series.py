@@ -21,7 +21,6 @@ from dexorder_common.model.coverage import (
 from dexorder_common.model.coverage_days import CoverageDays, coverage_days
 from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.common_messages import encode_series
 from dexorder_common.rpc.coverage_messages import (
@@ -93,7 +92,7 @@ class AsyncSeries:
             end_ns = max((each.end_ns for each in known), default=start_ns) if end_ns is None else end_ns
             span = TimeRange(start_ns or 0, max(start_ns or 0, end_ns or 0))
         with refused():
-            return coverage_days(found, PERIODS.get(found.period_seconds, found.dataset.name), span, asked)
+            return coverage_days(found, found.dataset.period_name(found.period_seconds), span, asked)
 
     async def _asked(self, found: Coverage) -> list[TimeRange]:
         """Return the ranges that the newest requests and the subscriptions have asked for."""

@@ -159,14 +159,8 @@ def proven_holes(found: Coverage, rows: RowHash, span: TimeRange) -> tuple[Hole,
     Raises:
         ReceiptFailed: A part of the range is not covered.
     """
-    missing = subtract([span], [each.span for each in found.known])
-    if missing:
-        more = f", and {len(missing) - 3:,} more ranges" if len(missing) > 3 else ""
-        period = PERIODS.get(found.period_seconds, found.dataset.name)
-        raise ReceiptFailed(
-            f"{found.ticker} {period} is not complete: nothing is known of {', '.join(map(str, missing[:3]))}{more}; "
-            "fetch them first (`dexorder history`), or make a receipt of a shorter range"
-        )
+    if missing := found.why_incomplete(span):
+        raise ReceiptFailed(f"{missing}; fetch them first (`dexorder history`), or make a receipt of a shorter range")
     if not found.dataset.has_periods:
         return ()
     absent = merge(each.span for each in found.known if each.kind in (CoverageKind.EMPTY, CoverageKind.PROVISIONAL))

@@ -22,7 +22,7 @@ from dexorder_common.model.datasets import CANDLES, FUNDING, TRADES
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import is_on_grid, next_open
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.times import SECOND_NS, iso
+from dexorder_common.model.times import DAY_NS, iso
 
 COLUMNS = {
     CANDLES: ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades"),
@@ -31,7 +31,6 @@ COLUMNS = {
 }
 """Columns that are hashed, by dataset; the first is the time."""
 SEPARATOR = "|"
-_DAY_NS = 86_400 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,9 @@ def hash_rows(batches: Iterable[Rows], series: Series, span: TimeRange) -> RowHa
                     f"{series.dataset.table} has rows of {series.ticker} that it must not have, at {iso(time_ns)}; "
                     "`dexorder verify --repair` removes them"
                 )
-            if time_ns // _DAY_NS != day:
+            if time_ns // DAY_NS != day:
                 _end_day(days, day, lines)
-                day = time_ns // _DAY_NS
+                day = time_ns // DAY_NS
             if has_periods:
                 if time_ns > expected_ns:
                     holes.append(TimeRange(expected_ns, time_ns))

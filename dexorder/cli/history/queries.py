@@ -159,7 +159,7 @@ def coverage(
         for value in (*(each.as_json(found.period_seconds) for each in whole), *(p.as_json() for p in found.pages)):
             output.print_json_line(value)
         return
-    out, name = output.stdout(), f"{found.ticker} {PERIODS.get(found.period_seconds, found.dataset.name)}"
+    out, name = output.stdout(), f"{found.ticker} {found.dataset.period_name(found.period_seconds)}"
     if not whole:
         out.print(f"{name}: nothing is covered")
         return

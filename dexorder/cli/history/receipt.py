@@ -14,7 +14,7 @@ from dexorder.client.receipts import ListedReceipt, ReceiptCheck
 from dexorder.errors import RequestRefused
 from dexorder.receipts.receipt import Receipt
 from dexorder_common.model.history import range_json
-from dexorder_common.model.periods import PERIODS, count_periods
+from dexorder_common.model.periods import count_periods
 from dexorder_common.model.times import iso
 
 app = typer.Typer(rich_markup_mode=None)
@@ -90,7 +90,7 @@ def drop(
 
 
 def _name(known: Receipt) -> str:
-    period = PERIODS.get(known.series.period_seconds, known.series.dataset.name)
+    period = known.series.dataset.period_name(known.series.period_seconds)
     return f"receipt {known.receipt_id}: {known.series.ticker} {period} {known.span}"
 
 
@@ -145,7 +145,7 @@ def _cells(each: ListedReceipt) -> tuple[str, ...]:
         each.receipt_id,
         each.client_id,
         each.series.ticker,
-        PERIODS.get(each.series.period_seconds, each.series.dataset.name),
+        each.series.dataset.period_name(each.series.period_seconds),
         iso(each.span.start_ns),
         iso(each.span.end_ns),
         str(each.snapshot_id),

@@ -9,7 +9,7 @@ from dexorder.cli.history.queries import find_coverage
 from dexorder.cli.terminal import output
 from dexorder.client.inputs import covered_dataset, read_part
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage
-from dexorder_common.model.periods import PERIODS, next_open
+from dexorder_common.model.periods import next_open
 from dexorder_common.model.proof import Proof, ProofKind, proofs_of
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
@@ -54,7 +54,7 @@ def why(ticker: str, period: str, time: str, as_json: bool, relay: str | None) -
     repeated = kind is CoverageKind.EMPTY and not any(is_final(page, span) for page in pages)
     kinds = _KINDS if dataset.has_periods else _RANGES
     said = f"{kinds[kind]}{', as a later query has confirmed' * repeated}"
-    out.print(f"{ticker} {PERIODS.get(seconds, dataset.name)} {iso(open_ns)}: {said}")
+    out.print(f"{ticker} {dataset.period_name(seconds)} {iso(open_ns)}: {said}")
     for page in sorted(pages, key=lambda page: page.committed_ns):
         out.print(f"- {page_text(page, span)}")
 

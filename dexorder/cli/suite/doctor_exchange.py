@@ -21,11 +21,10 @@ from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.proof import ProofKind, proofs_of
 from dexorder_common.model.time_range import TimeRange, merge
-from dexorder_common.model.times import SECOND_NS, iso, parse_time
+from dexorder_common.model.times import DAY_NS, iso, parse_time
 from dexorder_ingestor.exchange.dialect import Dialect
 from dexorder_ingestor.exchange.dialects import dialect_of
 
-_DAY_NS = 86_400 * SECOND_NS
 _PERIOD = "1m"
 _KINDS = {
     ProofKind.CHECKSUM: "by coarser candles",
@@ -46,8 +45,8 @@ def findings(exchange: str, ticker: str | None, day: str | None, relay: str | No
             f"no venue of the exchanges file is {exchange}; start a suite with one (`up --exchanges`)",
         )
         return
-    start_ns = now_ns // _DAY_NS * _DAY_NS - _DAY_NS if day is None else parse_time(day, "--day") // _DAY_NS * _DAY_NS
-    span = TimeRange(start_ns, start_ns + _DAY_NS)
+    start_ns = now_ns // DAY_NS * DAY_NS - DAY_NS if day is None else parse_time(day, "--day") // DAY_NS * DAY_NS
+    span = TimeRange(start_ns, start_ns + DAY_NS)
     if span.end_ns > now_ns:
         raise typer.BadParameter(f"--day: {iso(start_ns)[:10]} has not ended yet; give a whole day of the past")
     try:
@@ -137,7 +136,8 @@ def _shares(found: Coverage, span: TimeRange) -> str:
         CoverageKind.MISSING: "are not known",
     }
     counts = {text: _count(found, kind, span) for kind, text in texts.items()}
-    return f"of 1,440 minutes {', '.join(f'{count:,} {text}' for text, count in counts.items() if count)}"
+    shares = ", ".join(f"{count:,} {text}" for text, count in counts.items() if count)
+    return f"of {count_periods(span, 60):,} minutes {shares}"
 
 
 def _proofs(found: Coverage, span: TimeRange) -> str:

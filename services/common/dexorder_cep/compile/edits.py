@@ -8,18 +8,15 @@ single rows above all, depends on the newest row only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES
-from dexorder_cep.compile.parameters import NAMES
 from dexorder_cep.compile.plans import PatternPlan, RowStep, Step
-from dexorder_cep.compile.trigger import CompiledTrigger
+from dexorder_cep.compile.trigger import CompiledTrigger, read_text
 from dexorder_cep.language import syntax
-from dexorder_cep.language.parser import parse
-from dexorder_cep.language.tokens import tokenize
-from dexorder_cep.language.values import with_values
+from dexorder_cep.language.refusals import TextPosition
 
 _OF_MATCH = {
     "table": "FROM",
@@ -35,17 +32,12 @@ _OF_WINDOWS = AGGREGATES | MORE_AGGREGATES | {"FIRST_VALUE", "LAST_VALUE"}
 
 def differences(old: CompiledTrigger, new: CompiledTrigger) -> tuple[str, ...]:
     """Return the names of what differs between two triggers so that one can't go on with the other's state."""
-    before, after = _tree(old), _tree(new)
+    before, after = (read_text(each.sql, each.given) for each in (old, new))
     found = dict.fromkeys(_of_rows(before, after))
     found |= dict.fromkeys(_of_parameters(old, new, conditions_differ=_bare(before.where) != _bare(after.where)))
     if not found and _skeleton(old) != _skeleton(new):
         found["types of columns"] = None  # the same text over columns that have other types by now
     return tuple(found)
-
-
-def _tree(trigger: CompiledTrigger) -> syntax.Select:
-    values = {name: value for name, value in trigger.given.items() if name not in NAMES}
-    return parse(with_values(tokenize(trigger.sql), values, NAMES))
 
 
 def _of_rows(old: syntax.Select, new: syntax.Select) -> Iterator[str]:
@@ -90,7 +82,7 @@ def _of_parameters(old: CompiledTrigger, new: CompiledTrigger, *, conditions_dif
 
 def _crossing(where: syntax.Expression | None) -> Iterator[Any]:
     """Yield the values of CROSSES of which the one of the row before is kept: all but numbers."""
-    for each in _walk(where):
+    for each in syntax.parts_of(where) if where is not None else ():
         if isinstance(each, syntax.Operation) and each.operator.startswith("CROSSES"):
             yield from (None if _is_number(value) else _bare(value) for value in each.operands)
 
@@ -111,35 +103,18 @@ def _aggregates(select: syntax.Select) -> Iterator[Any]:
 
 def _calls(select: syntax.Select, counts: Callable[[syntax.Call], bool]) -> Iterator[Any]:
     """Yield calls in HAVING and the SELECT list in the order in which they are compiled, each with its place."""
-    for expression in (select.having, *(item.expression for item in select.items)):
-        yield from (_bare(each) for each in _walk(expression) if isinstance(each, syntax.Call) and counts(each))
-
-
-def _walk(expression: syntax.Expression | None) -> Iterator[syntax.Expression]:
-    """Yield an expression and all in it, from left to right."""
-    if expression is None:
-        return
-    yield expression
-    inner: Iterable[syntax.Expression] = ()
-    if isinstance(expression, syntax.Operation):
-        inner = expression.operands
-    elif isinstance(expression, syntax.Call):
-        inner = expression.arguments
-    for each in inner:
-        yield from _walk(each)
+    expressions = [select.having, *(item.expression for item in select.items)]
+    parts = (each for expression in expressions if expression is not None for each in syntax.parts_of(expression))
+    yield from (_bare(each) for each in parts if isinstance(each, syntax.Call) and counts(each))
 
 
 def _bare(node: Any) -> Any:
     """Return a part of a syntax tree without places in the text."""
     if isinstance(node, tuple):
-        return tuple(_bare(each) for each in node if not _is_place(each))
+        return tuple(_bare(each) for each in node if not isinstance(each, TextPosition))
     if is_dataclass(node):
         return (type(node).__name__, *(_bare(getattr(node, each.name)) for each in fields(node) if each.name != "at"))
     return node
-
-
-def _is_place(value: Any) -> bool:
-    return type(value).__name__ == "TextPosition"
 
 
 def _skeleton(trigger: CompiledTrigger) -> Any:

@@ -70,16 +70,25 @@ def compile_trigger(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
     Raises:
         InvalidSql: The text or a parameter is refused.
     """
-    values = {name: value for name, value in parameters.items() if name not in NAMES}
     try:
-        select = parse(with_values(tokenize(sql), values, NAMES))
-        return _compile(sql, select, parameters)
+        return _compile(sql, read_text(sql, parameters), parameters)
     except RecursionError:
         raise InvalidSql(1, 1, "the text is nested too deeply") from None
     except InvalidSql as error:
+        values = _values(parameters)
         if not values or not error.line:
             raise
         raise InvalidSql(error.line, error.column, f"{error.reason} (with {described(values)})") from None
+
+
+def read_text(sql: str, parameters: Mapping[str, str]) -> syntax.Select:
+    """Return the syntax tree of a text with the values of its parameters; InvalidSql if it is refused."""
+    return parse(with_values(tokenize(sql), _values(parameters), NAMES))
+
+
+def _values(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters that are values in the text."""
+    return {name: value for name, value in parameters.items() if name not in NAMES}
 
 
 def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> CompiledTrigger:

@@ -115,15 +115,15 @@ def names_in(expression: Expression) -> Iterator[Name]:
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
-    """Yield an expression and all expressions in it, those of OVER left out."""
+    """Yield an expression and all expressions in it, from left to right, those of OVER left out."""
     waiting = [expression]
     while waiting:
         each = waiting.pop()
         yield each
         if isinstance(each, Operation):
-            waiting.extend(each.operands)
+            waiting.extend(reversed(each.operands))
         elif isinstance(each, Call):
-            waiting.extend(each.arguments)
+            waiting.extend(reversed(each.arguments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,18 +115,17 @@ class Engine:
         registration = self._registrations.get(trigger_id)
         if registration is None:
             return []
-        problem: Exception | None = None
-        if names := differences(registration.compiled, compiled):
-            problem = TriggerFailed(f"it can't be edited, as {', '.join(names)} differ")
-        else:
+        names = differences(registration.compiled, compiled)
+        try:
+            if names:
+                raise TriggerFailed(f"it can't be edited, as {', '.join(names)} differ")
             change(registration, compiled, revision)
-        for series in self._series.values():
-            for on_stream in series.streams.values() if problem is None else ():
-                try:
+            for series in self._series.values():
+                for on_stream in series.streams.values():
                     replace_runs(registration, series, on_stream)
-                except Exception as error:
-                    problem = error
-        return self._suspend(registration, Stream("", 0), problem) if problem is not None else []
+        except Exception as error:
+            return self._suspend(registration, Stream("", 0), error)
+        return []
 
     def pause(self, trigger_id: str, ticker: str) -> None:
         """Let a trigger take rows of a ticker without firing."""

@@ -7,6 +7,7 @@ resumes it may have its answer before the engine learns of it: what was settled 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from dexorder_cep.compile.plans import ResultColumn
@@ -28,10 +29,9 @@ def withhold(
 
     What is not sent starts no cooldown.
     """
-    before = registration.delivered.get(stream.ticker, Delivered())
-    until_ns, suppressed, is_open = before.until_ns, before.suppressed, before.open
+    before = replace(registration.delivered.get(stream.ticker, Delivered()))
     found = deliver(registration, stream, result, period_ns)
-    registration.delivered[stream.ticker] = Delivered(until_ns, suppressed, is_open)
+    registration.delivered[stream.ticker] = before
     if found and isinstance(found[0], TriggerEnded):
         return found
     kept = registration.withheld[stream.ticker]

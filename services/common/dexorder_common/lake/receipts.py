@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -71,16 +71,6 @@ class KeptReceipt:
         series = Series.decode(found.pop("ticker"), found.pop("period_seconds"), found.pop("dataset", None) or "")
         return cls(receipt_id=receipt_id, series=series, span=TimeRange(*found.pop("span")), **found)
 
-    def is_same(self, other: KeptReceipt) -> bool:
-        """Return whether both keep the same for the same client."""
-        return (self.series, self.span, self.snapshot_id, self.document_sha256, self.client_id) == (
-            other.series,
-            other.span,
-            other.snapshot_id,
-            other.document_sha256,
-            other.client_id,
-        )
-
 
 def receipts_in(table: Table) -> list[KeptReceipt]:
     """Return the receipts of a table by id."""
@@ -112,7 +102,7 @@ def keep(catalog: Catalog, wanted: KeptReceipt, check_room: Callable[[int], None
         known = all_receipts(catalog)
         for each in known:
             if each.receipt_id == wanted.receipt_id:
-                if each.is_same(wanted):
+                if each == replace(wanted, created_ns=each.created_ns):
                     return each
                 raise AlreadyExists(f"receipt_id {wanted.receipt_id!r} belongs to another receipt; choose another id")
         check_room(sum(each.client_id == wanted.client_id for each in known))
@@ -162,15 +152,13 @@ def _tables() -> Sequence[IcebergTable]:
 
 def _again(attempt: Callable[[], T]) -> T:
     """Return the result of an attempt, repeated while other writers are faster."""
+    attempts = Retrying(
+        retry=retry_if_exception_type(CommitFailedException),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_random_exponential(0.05, max=2),
+        reraise=True,
+    )
     try:
-        for each in Retrying(
-            retry=retry_if_exception_type(CommitFailedException),
-            stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_random_exponential(0.05, max=2),
-            reraise=True,
-        ):
-            with each:
-                return attempt()
+        return attempts(attempt)
     except CommitFailedException as error:
         raise Unavailable("other writers were faster at the table each time; try again", retry_seconds=2.0) from error
-    raise AssertionError

@@ -10,7 +10,7 @@ from typing import Any
 
 from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.history import Progress, RequestRecord, RequestStatus, range_json
-from dexorder_common.model.periods import PERIODS, count_periods
+from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import iso
 from dexorder_common.model.values import ValueComparison
@@ -137,8 +137,17 @@ class Coverage:
         holes = subtract([TimeRange(start_ns, end_ns)], spans)
         return sorted([*self.known, *(CoverageRange(hole, CoverageKind.MISSING) for hole in holes)])
 
+    def why_incomplete(self, span: TimeRange) -> str:
+        """Return a sentence that names what is not known of a range; empty if all of it is."""
+        missing = subtract([span], [each.span for each in self.known])
+        if not missing:
+            return ""
+        more = f" and {len(missing) - 3:,} more ranges" if len(missing) > 3 else ""
+        name = f"{self.ticker} {self.dataset.period_name(self.period_seconds)}"
+        return f"{name} is not complete: nothing is known of {', '.join(map(str, missing[:3]))}{more}"
+
     def __repr__(self) -> str:
-        name = f"{self.ticker} {PERIODS.get(self.period_seconds, self.dataset.name)}"
+        name = f"{self.ticker} {self.dataset.period_name(self.period_seconds)}"
         if not self.known:
             return f"Coverage of {name}: nothing is covered"
         ends = f"{iso(self.known[0].span.start_ns)} to {iso(self.known[-1].span.end_ns)}"

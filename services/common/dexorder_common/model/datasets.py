@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import PERIODS
 
 NAMESPACE = "trading"
 """Namespace of the tables."""
@@ -77,6 +78,10 @@ class Dataset:
     def code(self) -> str:
         """Name on the wire and in tables; empty if ticker and period tell it."""
         return "" if self.is_told_by_period else self.name
+
+    def period_name(self, period_seconds: int) -> str:
+        """Return how people name a series' kind of rows: ``1h``, or the dataset where there are no periods."""
+        return PERIODS.get(period_seconds, self.name)
 
     def __str__(self) -> str:
         return self.name

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from dexorder_common.model.errors import InvalidRequest
 
 SECOND_NS = 1_000_000_000
+DAY_NS = 86_400 * SECOND_NS
 MAX_TIME_NS = 2**63 - 1
 """Largest time. Arrow and Iceberg store signed 64-bit nanoseconds, so the protos' uint64 fields are limited to this."""
 

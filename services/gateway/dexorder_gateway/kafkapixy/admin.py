@@ -106,8 +106,10 @@ class Admin:
 
     async def topic(self, name: str) -> TopicView:
         """Return one topic; raise NotFound if it does not exist."""
-        partitions = await self._partitions(name)
-        config = (await self._in_thread(partial(self._configs, [name])))[name]
+        partitions, configs = await asyncio.gather(
+            self._partitions(name), self._in_thread(partial(self._configs, [name]))
+        )
+        config = configs[name]
         if isinstance(config, KafkaException):
             raise admin_error(config.args[0], f"topic {name!r}")
         return TopicView(partitions, config)

@@ -122,12 +122,9 @@ async def _placed(topic: str, placing: dict[int, Placing], refused: dict[int, st
         if waiting:
             text = f"no acknowledgement for {len(waiting)} of {len(placing)} records of topic {topic!r} in time"
             raise Uncertain(f"{text}; they may have been written or may still be")
-    failures = dict[int, SuiteError]()
     for index, each in placing.items():
         error = each.exception()
         if isinstance(error, RecordRefused):
             refused[index] = str(error)
         elif error is not None:
-            failures[index] = error if isinstance(error, SuiteError) else SuiteError(str(error))
-    if failures:
-        raise next(iter(failures.values()))
+            raise error if isinstance(error, SuiteError) else SuiteError(str(error))

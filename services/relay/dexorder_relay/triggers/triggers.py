@@ -150,19 +150,21 @@ class RegisteredTriggers:
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
         """Delete a trigger; on disk when this returns. NotFound if there is none, or it is another client's."""
         context = self._context
-        known = await context.store.read(store.find, trigger_id)
-        if known is None or not access.owns(caller, known.trigger.client_id):
-            raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
+        await self._find(trigger_id, caller)
         deleted = await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns())
         if deleted is not None:
             self._drop([deleted.trigger])
         self.notify()
 
-    async def find_live(self, trigger_id: str, caller: Caller | None) -> RegisteredTrigger:
-        """Return a trigger of a caller that has not ended; NotFound or InvalidRequest as ``pause``."""
+    async def _find(self, trigger_id: str, caller: Caller | None) -> RegisteredTrigger:
         known = await self._context.store.read(store.find, trigger_id)
         if known is None or not access.owns(caller, known.trigger.client_id):
             raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
+        return known
+
+    async def find_live(self, trigger_id: str, caller: Caller | None) -> RegisteredTrigger:
+        """Return a trigger of a caller that has not ended; NotFound or InvalidRequest as ``pause``."""
+        known = await self._find(trigger_id, caller)
         if known.state in (TriggerState.SUSPENDED, TriggerState.ENDED):
             raise InvalidRequest(
                 f"trigger_id {trigger_id!r} is {known.state.name}: {known.reason}; delete it and register it again"

@@ -161,10 +161,7 @@ class TransactionProcessor:
             self._count(work.changes, time.perf_counter() - started)
         effects = work.end(self.receiver.pending_acks)
         self._work = self.receiver.work = UnitOfWork(0)
-        if effects.acks:
-            self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
-        if effects.transient:
-            self._metrics.informed(len(effects.transient))
+        self._count_effects(effects)
         return effects
 
     def without_disk(
@@ -179,11 +176,14 @@ class TransactionProcessor:
             effects = receiver.work.end({})
         finally:
             receiver.work = waiting_work
+        self._count_effects(effects)
+        return effects, waiting
+
+    def _count_effects(self, effects: AfterCommit) -> None:
         if effects.acks:
             self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
         if effects.transient:
             self._metrics.informed(len(effects.transient))
-        return effects, waiting
 
     def forget(self) -> bool:
         """Delete some events that are past their retention, outside of any transaction; return whether any were."""

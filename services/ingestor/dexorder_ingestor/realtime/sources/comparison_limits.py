@@ -28,9 +28,9 @@ class Room:
 class ComparisonLimits:
     """Limits of one venue. ``now_ns`` is of the monotonic clock."""
 
-    def __init__(self, per_second: float, *, now_ns: int, room: int = 200_000) -> None:
+    def __init__(self, per_second: float, *, now_ns: int) -> None:
         """Take the venue's rate of calls; there is none to begin with."""
-        self.room = Room(room)
+        self.room = Room()
         self._ns_per_call = max(1.0, SECOND_NS / (SHARE * per_second))
         self._full_ns = now_ns + int(_BURST * self._ns_per_call)
         """Time at which `_BURST` calls are saved up, unless one is made before."""
