@@ -10,10 +10,9 @@ import pytest
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 
-SESSION_ACK_S, TTL_S, RETRY_S, DIGEST_S = 0.3, 2.5, 0.1, 0.5
+SESSION_ACK_S, RETRY_S, DIGEST_S = 0.3, 0.1, 0.5
 SHORT = {
     "session_ack_seconds": SESSION_ACK_S,
-    "normal_ttl_seconds": TTL_S,
     "retry_base_seconds": RETRY_S,
     "retry_max_seconds": 0.4,
     "digest_seconds": DIGEST_S,

@@ -9,7 +9,7 @@ import pytest
 
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.conftest import SESSION_ACK_S
-from tests.integration.events.container import CRITICAL, NORMAL, event
+from tests.integration.events.container import CRITICAL, event
 from tests.integration.events.provider_servers import Answer
 from tests.integration.events.rig import Rig
 
@@ -84,20 +84,6 @@ async def test_09_presence_is_looked_at_again_at_each_attempt(rig: Rig) -> None:
         assert not rig.provider_servers.telegram.calls(user)
         await rig.active(user, TELEGRAM, 60)
         assert await container.delivered(sent) == TELEGRAM
-
-
-async def test_10_nobody_active_normal_expires_and_critical_waits(rig: Rig) -> None:
-    await rig.reachable(user := rig.user())
-    ways = [(ACTIVE_SESSION, True), (TELEGRAM, True)]
-    async with rig.container() as container:
-        await container.queued(normal := event(user, "n-1", NORMAL, ways))
-        await container.queued(critical := event(user, "c-1", CRITICAL, ways))
-        assert await container.failed(normal) == "expired"
-        await container.hears_nothing()
-        assert rig.provider_servers.order(user) == []
-        async with rig.session(user) as session:
-            assert (await session.take()).event.event_id == "c-1"
-            assert await container.delivered(critical) == WEB
 
 
 async def test_11_retry_after_holds_the_bot_and_nothing_else(rig: Rig) -> None:

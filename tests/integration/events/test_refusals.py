@@ -9,7 +9,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
-from tests.integration.events.container import CRITICAL, NORMAL, PATIENCE_S, USER_EVENT, VERSION, event
+from tests.integration.events.container import CRITICAL, PATIENCE_S, USER_EVENT, VERSION, event
 from tests.integration.events.rig import Rig
 
 TELEGRAM, EMAIL, WEB = given.TELEGRAM, given.EMAIL, given.WEB
@@ -34,17 +34,6 @@ async def test_20_an_unknown_channel_is_skipped(rig: Rig) -> None:
         assert await container.failed(only) == "no usable channel"
         await container.hears_nothing()
     assert await rig.record(name, "c-2") is None
-
-
-async def test_20_an_unknown_priority_is_critical(rig: Rig) -> None:
-    user = rig.user()
-    async with rig.container() as container:
-        await container.queued(sent := event(user, "p-7", 7, [WEB]))
-        await container.queued(normal := event(user, "n-1", NORMAL, [WEB]))
-        assert await container.failed(normal) == "expired"
-        async with rig.session(user) as session:
-            assert (await session.take()).event.event_id == "p-7", "it has outlived a NORMAL one"
-            assert await container.delivered(sent) == WEB
 
 
 async def test_20_no_channels_are_the_session_then_the_user_s_own(rig: Rig) -> None:

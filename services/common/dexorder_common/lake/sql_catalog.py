@@ -15,6 +15,7 @@ from uuid import UUID
 from pydantic_core import from_json
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import Compressor
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
@@ -31,9 +32,10 @@ from pyiceberg.table.update import (
     _TableMetadataUpdateContext,
     _update_table_metadata_log,
 )
-from pyiceberg.typedef import IcebergBaseModel, Identifier
+from pyiceberg.typedef import EMPTY_DICT, IcebergBaseModel, Identifier, Properties
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError
 
 from dexorder_common.storage.durable_sqlite import leave_unsafe_wal
 
@@ -58,6 +60,13 @@ class LakeCatalog(SqlCatalog):
             self.engine.dispose()  # the connection that it has opened
         self._kept: dict[Identifier, Table] = {}
         self._texts: dict[UUID, tuple[_JsonList, _JsonList]] = {}
+
+    def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+        """Create a namespace; raises NamespaceAlreadyExistsError also where another writer has just created it."""
+        try:
+            super().create_namespace(namespace, properties)
+        except IntegrityError as error:
+            raise NamespaceAlreadyExistsError(f"Namespace {namespace} already exists") from error
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]

@@ -56,6 +56,21 @@ def test_every_reader_sees_the_same_metadata_whoever_has_committed(
         each.close()
 
 
+def test_two_writers_that_start_together_create_one_table(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both look before either has created anything."""
+    place = CatalogSettings.local(tmp_path_factory.mktemp("lake"))
+    first, second = place.load(), place.load()
+    created = OHLC.load_or_create(first)
+    with monkeypatch.context() as before:
+        before.setattr(second, "namespace_exists", lambda _: False)
+        second.create_namespace_if_not_exists("trading")
+    monkeypatch.setattr(second, "table_exists", lambda _: False)
+    other = second.create_table_if_not_exists(OHLC.name, OHLC.schema)
+    assert other.metadata == created.metadata
+
+
 def test_a_commit_handles_its_own_snapshot_only(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1,000 snapshots a batch took four times as long as on a young table, and twelve times at 3,000."""
     tables, other = catalog.load(), catalog.load()
