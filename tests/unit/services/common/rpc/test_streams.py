@@ -24,6 +24,7 @@ from dexorder_protos.dexorder.relay.v1 import (
 )
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2_grpc as rpc
+from tests.simulation.loop import Process, SimulatedLoop
 
 
 class Requests:
@@ -134,6 +135,25 @@ async def test_a_reader_gets_no_keep_alives_and_gives_up_a_silent_stream() -> No
             async for each in streams.unless_silent(call, 0.1):
                 found.append(each)
         assert len(found) == 2 and call.cancelled()
+
+
+def test_keep_alives_are_no_silence_however_long_nothing_else_comes() -> None:
+    loop, found = SimulatedLoop(), list[pb.WatchProgressResponse]()  # type: ignore[abstract]
+
+    class Call:
+        answers = [pb.WatchProgressResponse(keep_alive=True)] * 500 + [pb.WatchProgressResponse(), grpc.aio.EOF]
+
+        async def read(self) -> object:
+            await asyncio.sleep(0.9 * streams.SILENCE_SECONDS)
+            return self.answers.pop(0)
+
+    async def read() -> None:
+        found.extend([each async for each in streams.unless_silent(Call())])
+
+    task = loop.spawn(Process("reader"), read())
+    assert loop.run_until(task.done, limit_ns=10**15)
+    assert task.exception() is None and found == [pb.WatchProgressResponse()]
+    loop.close()
 
 
 async def test_every_endless_stream_has_keep_alives() -> None:
