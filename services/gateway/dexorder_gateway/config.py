@@ -60,6 +60,8 @@ class GatewaySettings(ServiceSettings):
     poll_seconds: float = Field(default=1.0, gt=0)
     """Interval, in seconds, of the checks that Kafka answers."""
 
+    keys_topic: str = Field(default=ClusterConfig.keys_topic, pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    """Topic of each cluster for callers' idempotency keys, made when it is first needed; no client may write to it."""
     produce_timeout_seconds: float = Field(default=ProduceConfig.timeout_seconds, gt=0)
     """Longest time, in seconds, that a caller waits for the broker's acknowledgement; an async record stays queued."""
     produce_linger_ms: float = Field(default=ProduceConfig.linger_ms, ge=0)
@@ -157,6 +159,7 @@ class GatewaySettings(ServiceSettings):
             topics=parse_topics(self.topics),
             topic_replication=self.topic_replication,
             poll_seconds=self.poll_seconds,
+            keys_topic=self.keys_topic,
             produce=ProduceConfig(**self._given(ProduceConfig, prefix="produce_")),
             consume=ConsumeConfig(**self._given(ConsumeConfig), max_record_bytes=max_record_bytes),
         )

@@ -482,7 +482,7 @@ def test_a_repeated_attempt_is_refused_and_a_key_writes_its_record_once(
     assert [record.value() for record in records(kafka, topic)] == [b"0"]
 
 
-def test_an_ack_counts_at_another_gateway(kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
+def test_an_ack_and_a_key_count_at_another_gateway(kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
     topic, ports = kafka_topic(1), free_ports(2)
     peers = ",".join(f"127.0.0.1:{port}" for port in ports)
     write(topic, *numbers(2))
@@ -494,6 +494,10 @@ def test_an_ack_counts_at_another_gateway(kafka: str, kafka_topic: MakeTopic, wr
         other.grpc.wait_ready()
         acked = other.http.post(f"/topics/{topic}/acks?group={topic}&partition=0&offset={found.offset}", b"")
         assert acked.status == 200, acked
+        path, key = f"/topics/{topic}/messages?sync", {"Idempotency-Key": "k"}
+        assert one.http.post(path, b"2", **key) == other.http.post(path, b"2", **key)
+        other.grpc.stub.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=b"2", idempotency_key="k"))
+        assert len(records(kafka, topic)) == 3
         until(lambda: committed(kafka, topic)[0] == 1)
     finally:
         other.grpc.stop()

@@ -46,9 +46,9 @@ class ProdRq(_message.Message):
     """Answer before the record is written; partition and offset are -1 then."""
     idempotency_key: _builtins.str
     """Chosen by the caller, at most 128 characters: a call that is repeated with the same key writes the record once, and
-    gets the first one's place. Empty for a record that each call writes again. Each gateway knows its own keys only, for
-    10 minutes: a call that reaches another gateway, or this one after a restart, writes the record again. Where the call
-    is marked as repeated (x-envoy-attempt-count, grpc-previous-rpc-attempts) it is ABORTED instead.
+    gets the first one's place. Empty for a record that each call writes again. A key is known for 10 minutes, at all
+    gateways of the Kafka cluster and after their restarts. ABORTED if an earlier call may have written the record and its
+    gateway did not live to say so.
     """
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordHeader]:

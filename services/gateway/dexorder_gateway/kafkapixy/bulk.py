@@ -17,9 +17,10 @@ from dexorder_common.model.errors import Exhausted, SuiteError, Uncertain
 from dexorder_common.rpc.identity import current_caller
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from dexorder_gateway.kafkapixy.idempotency import Placing, refuse_repeated
 from dexorder_gateway.kafkapixy.producer import Headers, RecordProducer
 from dexorder_gateway.kafkapixy.service import UnknownTopic, check_produce, topic_name
+from dexorder_gateway.keys.claims import refuse_repeated
+from dexorder_gateway.keys.ledger import Placing
 from dexorder_protos.dexorder.kafka.v1 import record_service_pb2 as pb
 from dexorder_protos.dexorder.kafka.v1 import record_service_pb2_grpc as rpc
 
@@ -51,7 +52,7 @@ class RecordService(rpc.RecordServiceServicer):
         cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         topic = request.topic
-        check_produce(current_caller(), topic)
+        check_produce(current_caller(), topic, cluster.config)
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic), CREATION_SECONDS):
             raise UnknownTopic(f"topic {topic!r} does not exist")
         refuse_repeated(context.invocation_metadata(), "turn retries off for ProduceMany")

@@ -19,11 +19,13 @@ from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.kafkapixy.admin import Admin
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, check_requested, check_time, commits_of
-from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec, client_options
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec, client_options, consumer_options
 from dexorder_gateway.kafkapixy.consumers import Consumers
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics, Place
 from dexorder_gateway.kafkapixy.producer import RecordProducer
 from dexorder_gateway.kafkapixy.set_offsets import set_offsets
+from dexorder_gateway.keys.ledger import KeyLedger, Placing, Take
+from dexorder_gateway.keys.topic import PARTITION, TopicReader, prepare
 
 log = structlog.get_logger(__name__)
 _QUERY_TIMEOUT_SECONDS = 3.0
@@ -64,6 +66,9 @@ class Cluster:
         self._searches: dict[str, asyncio.Task[None]] = {}
         own = metrics.cluster(config.name)
         self.producer = RecordProducer(config, own, lambda topic: self._partitions.get(topic, 0))
+        self.keys = KeyLedger(
+            self._prepare_keys, self._follow_keys, self._append_key, wait_seconds=config.produce.timeout_seconds
+        )
         self.consumers = Consumers(config, own)
         self._log_ends: dict[Place, int] = {}
         own.log_end = lambda place: self._log_ends.get(place)
@@ -181,6 +186,16 @@ class Cluster:
         if found.error is None:
             self._partitions[topic] = len(found.partitions)
 
+    async def _prepare_keys(self) -> None:
+        await self.wait_until_usable()
+        await prepare(self._admin, self.config.keys_topic, replication=self.config.topic_replication)
+
+    def _follow_keys(self, take: Take) -> TopicReader:
+        return TopicReader(self.config.keys_topic, consumer_options(self.config), take)
+
+    def _append_key(self, key: bytes, value: bytes) -> Placing:
+        return self.producer.begin(self.config.keys_topic, key, value, (), PARTITION)
+
     def may_assign(self, group: str, topic: str, partition: int, *, alone: bool) -> bool:
         """Return whether a partition that this gateway does not have may soon have a reader.
 
@@ -255,9 +270,14 @@ class Cluster:
         """Wait for acks of delivered records, write the accepted ones, commit and leave the groups."""
         own = self.config.produce.shutdown_seconds
         await asyncio.gather(
-            self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds if own is None else own)
+            self.consumers.drain(timeout_seconds), self._drain_records(timeout_seconds if own is None else own)
         )
         await self.consumers.close(_CLOSE_SECONDS)
+
+    async def _drain_records(self, timeout_seconds: float) -> None:
+        await self.keys.drain(timeout_seconds)  # first: they queue further records
+        await self.producer.close(timeout_seconds)
+        await self.keys.close()
 
 
 class Clusters:

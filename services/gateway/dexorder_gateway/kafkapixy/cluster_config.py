@@ -99,6 +99,7 @@ class ClusterConfig:
         kafka: ``bootstrap.servers``.
         options: Other librdkafka properties; they override ours.
         poll_seconds: Interval of the checks that the cluster answers.
+        keys_topic: Topic of the gateways' own, for callers' idempotency keys.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ClusterConfig:
     topics: tuple[TopicSpec, ...] = ()
     topic_replication: int = -1
     poll_seconds: float = 1.0
+    keys_topic: str = "dexorder.keys"
     produce: ProduceConfig = ProduceConfig()
     consume: ConsumeConfig = ConsumeConfig()
 

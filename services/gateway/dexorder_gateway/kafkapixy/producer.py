@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from dexorder_common.kafka.client_errors import produce_error
 from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, producer_options
-from dexorder_gateway.kafkapixy.idempotency import Placed, Placing
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, Mode
+from dexorder_gateway.keys.ledger import Placed, Placing
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
@@ -100,15 +100,26 @@ class RecordProducer:
         finally:
             timer.cancel()
 
-    def begin(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placing:
-        """Queue one record and return the future of its place, which fails with `produce_error`."""
+    def begin(
+        self, topic: str, key: bytes | None, value: bytes, headers: Headers, partition: int | None = None
+    ) -> Placing:
+        """Queue one record and return the future of its place, which fails with `produce_error`.
+
+        Args:
+            partition: None for the partitioner's.
+        """
         future: Placing = asyncio.get_running_loop().create_future()
-        self._queue(topic, key, value, headers, future)
+        self._queue(topic, key, value, headers, future, partition)
         return future
 
-    async def placed(self, record: Placing, topic: str) -> Placed:
-        """Return the place of a record for one of its callers, or raise as ``send``; the others wait on."""
-        done, _ = await asyncio.wait((record,), timeout=self._timeout_s)
+    async def placed(self, record: Placing, topic: str, since_s: float) -> Placed:
+        """Return the place of a record for one of its callers, or raise as ``send``; the others wait on.
+
+        Args:
+            since_s: The loop's time at which the call began.
+        """
+        left_s = since_s + self._timeout_s - asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait((record,), timeout=max(0.0, left_s))
         if not done:
             raise self._not_acknowledged(topic)
         return record.result()
@@ -118,14 +129,19 @@ class RecordProducer:
         self._queue(topic, key, value, headers, None)
 
     def _queue(
-        self, topic: str, key: bytes | None, value: bytes, headers: Headers, future: asyncio.Future[Placed] | None
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes,
+        headers: Headers,
+        future: asyncio.Future[Placed] | None,
+        partition: int | None = None,
     ) -> None:
+        chosen = self._partition(topic, key) if partition is None else partition
         try:
             report = partial(self._report, future, len(value))
             # `or None`: Kafka-Pixy stores an empty key as none
-            self._producer.produce(
-                topic, value, key or None, self._partition(topic, key), report, None, 0, list(headers) or None
-            )
+            self._producer.produce(topic, value, key or None, chosen, report, None, 0, list(headers) or None)
         except BufferError as error:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import grpc
+import structlog
 from confluent_kafka import Message
 
 from dexorder_common.kafka.client_options import headers_of
@@ -17,12 +20,14 @@ from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, U
 from dexorder_common.rpc.identity import Caller, Role, current_caller
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Cluster, Clusters
-from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME
-from dexorder_gateway.kafkapixy.idempotency import KnownRecords, Placing, RecordKey, refuse_repeated
+from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME, ClusterConfig
 from dexorder_gateway.kafkapixy.peers import FORWARDED, Peers
+from dexorder_gateway.keys.claims import RecordKey, refuse_repeated
+from dexorder_gateway.keys.ledger import Placing
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
+log = structlog.get_logger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 _DELIVERED_ONLY = "delivered"
 """Value of FORWARDED for an ack that counts only for a record that was delivered."""
@@ -55,8 +60,10 @@ def group_name(name: str) -> str:
     return name
 
 
-def check_produce(caller: Caller | None, topic: str) -> None:
+def check_produce(caller: Caller | None, topic: str, cluster: ClusterConfig) -> None:
     """Raise NotAllowed unless the caller may produce to a topic; None as the caller means that identity is off."""
+    if topic == cluster.keys_topic:
+        raise NotAllowed(f"topic {topic} is the gateways' own; nobody else writes to it")
     if caller is not None and topic in PIPELINE_TOPICS and caller.role not in PRODUCERS:
         raise NotAllowed(
             f"client_id {caller.client_id!r} has the role {caller.role}; "
@@ -74,7 +81,6 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     def __init__(self, clusters: Clusters, peers: Peers) -> None:
         self._clusters = clusters
         self._peers = peers
-        self._known = KnownRecords()
         self._stopping = False
 
     def stop_taking(self) -> None:
@@ -88,13 +94,13 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         cluster = self._clusters.named(request.cluster)
         self.refuse_if_stopping()
         topic = request.topic
-        check_produce(current_caller(), topic)
+        check_produce(current_caller(), topic, cluster.config)
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic), CREATION_SECONDS):
             raise UnknownTopic(f"topic {topic!r} does not exist")
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
         if request.idempotency_key:
-            return await self._produce_once(cluster, request, key, headers, context.invocation_metadata())
+            return await self._produce_once(cluster, request, key, headers)
         refuse_repeated(context.invocation_metadata(), "give idempotency_key, or turn retries off for Produce")
         if request.async_mode:
             cluster.producer.send_async(topic, key, request.message, headers)
@@ -103,30 +109,27 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return pb.ProdRs(partition=partition, offset=offset)
 
     async def _produce_once(
-        self,
-        cluster: Cluster,
-        request: pb.ProdRq,
-        key: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-        metadata: Iterable[tuple[str, str | bytes]] | None,
+        self, cluster: Cluster, request: pb.ProdRq, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> pb.ProdRs:
-        """Write the record of a key, unless this gateway has it already, or another one may have it."""
-        caller, topic = current_caller(), request.topic
+        """Write the record of a key, unless a call at any gateway was earlier; then answer as that one."""
+        caller, topic, since_s = current_caller(), request.topic, asyncio.get_running_loop().time()
 
         def begin() -> Placing:
-            if self._peers.names or not self._known.has_all:
-                refuse_repeated(metadata, "another gateway, or this one before it restarted, may know its key")
             return cluster.producer.begin(topic, key, request.message, headers)
 
-        record = self._known.once(
-            caller.client_id if caller else "",
-            RecordKey(cluster.config.name, topic, request.idempotency_key),
-            request.SerializeToString(deterministic=True),
+        contents = pb.ProdRq()
+        contents.CopyFrom(request)
+        contents.ClearField("cluster")  # it may have several names
+        contents.ClearField("async_mode")
+        record = await cluster.keys.once(
+            RecordKey(caller.client_id if caller else "", topic, request.idempotency_key),
+            contents.SerializeToString(deterministic=True),
             begin,
         )
         if request.async_mode:
+            record.add_done_callback(partial(_log_lost, topic))
             return _QUEUED
-        partition, offset = await cluster.producer.placed(record, topic)
+        partition, offset = await cluster.producer.placed(record, topic, since_s)
         return pb.ProdRs(partition=partition, offset=offset)
 
     async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
@@ -287,6 +290,11 @@ def _earlier(request: pb.ConsNAckRq) -> pb.AckRq:
         partition=request.ack_partition,
         offset=request.ack_offset,
     )
+
+
+def _log_lost(topic: str, record: Placing) -> None:
+    if not record.cancelled() and (error := record.exception()) is not None:
+        log.error("async record with an idempotency key lost", topic=topic, reason=str(error))
 
 
 def _forwarded(context: Context) -> str:

@@ -12,7 +12,7 @@ from dexorder_common.kafka.client_errors import RecordRefused
 from dexorder_common.model.errors import Exhausted, InvalidRequest, Unavailable, Uncertain
 from dexorder_common.rpc.field_rules import check_request
 from dexorder_gateway.kafkapixy.bulk import MAX_RECORDS, Record, write_many
-from dexorder_gateway.kafkapixy.idempotency import Placing
+from dexorder_gateway.keys.ledger import Placing
 from dexorder_protos.dexorder.kafka.v1 import record_service_pb2 as pb
 
 
