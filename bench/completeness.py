@@ -1,16 +1,17 @@
-"""Lost, duplicate and changed candles on a faulty exchange: the whole suite beside ccxt's tutorial loop and
-``paginate``; and the ingestor alone where an exchange is untrue for a time. Trades in real time beside a bare ccxt.pro
+"""Lost, duplicate and changed candles on a faulty exchange: the whole suite beside ccxt's tutorial loop, ``paginate``
+and freqtrade; and the ingestor alone where an exchange is untrue for a time. Trades in real time beside a bare ccxt.pro
 loop and cryptofeed.
 
     .venv/bin/python -m bench.completeness [--small] [--share 5,20,50] [--rows NAME,...] [--out FILE]
 
 One table for each share of faulty answers, one row for each kind of fault, all on the simulated exchange. Each cell
-fetches a range of its own in three ways, one after the other, with the same rules and the same seed, and compares every
-candle with the exchange's answer without faults. Then two tables of faults that last for a time, stay at a replica or
-are always in the same place (`bench.parts.completeness.timed`), and one of the calls that prove that a market has no
-candle before its listing (`bench.parts.completeness.listing`), in virtual time; ``--rows`` of these alone start no
-suite. ``--rows realtime`` is the table of trades in real time (`bench.parts.completeness.live`), which takes ten
-minutes. Prints Markdown, and progress on stderr. The exit code is 0 only if dexorder kept its promise in every cell
+fetches a range of its own in each way, one after the other, with the same rules and the same seed, and compares every
+candle with the exchange's answer without faults. freqtrade needs Python 3.12; ``--no-freqtrade`` leaves it out.
+Then two tables of faults that last for a time, stay at a replica or are always in the same place
+(`bench.parts.completeness.timed`), and one of the calls that prove that a market has no candle before its listing
+(`bench.parts.completeness.listing`), in virtual time; ``--rows`` of these alone start no suite. ``--rows realtime`` is
+the table of trades in real time (`bench.parts.completeness.live`), which takes ten minutes. Prints Markdown, and
+progress on stderr. The exit code is 0 only if dexorder kept its promise in every cell
 (`bench.parts.completeness.tables.Result`).
 """
 
@@ -28,7 +29,18 @@ from pathlib import Path
 
 import structlog
 
-from bench.parts.completeness import cells, listing, live, query_odds, tables, timed, timed_cells, timed_tables, ways
+from bench.parts.completeness import (
+    cells,
+    freqtrade,
+    listing,
+    live,
+    query_odds,
+    tables,
+    timed,
+    timed_cells,
+    timed_tables,
+    ways,
+)
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
@@ -45,13 +57,16 @@ Answer = tuple[str, list[Row], tuple[TimeRange, ...]]
 class Bench:
     """Measures one cell after the other on one suite."""
 
-    def __init__(self, relay: str, exchange: SimulatedExchange, deadline_s: float) -> None:
+    def __init__(
+        self, relay: str, exchange: SimulatedExchange, deadline_s: float, *, with_freqtrade: bool = True
+    ) -> None:
         self._relay = relay
+        self._with_freqtrade = with_freqtrade
         self._exchange = exchange
         self._deadline_s = deadline_s
 
     def measure(self, cell: Cell) -> Result:
-        """Measure the three ways in one cell; an exception is an outcome too."""
+        """Measure each way in one cell; an exception is an outcome too."""
 
         def loop() -> Answer:
             return *self._peer(ways.tutorial_loop, cell), ()
@@ -59,14 +74,21 @@ class Bench:
         def paginate() -> Answer:
             return *self._peer(ways.paginate, cell), ()
 
+        def download() -> Answer:
+            return *freqtrade.run_freqtrade(self._exchange.address, cell, self._deadline_s), ()
+
         def chain() -> Answer:
             return ways.run_ours(self._relay, cell, self._deadline_s)
 
+        peers = {tables.LOOP: loop, tables.PAGINATE: paginate}
+        if self._with_freqtrade:
+            peers[tables.FREQTRADE] = download
         try:
             truth = self._exchange.truth(cell)
-            return Result(cell, *(self._outcome(cell, truth, way) for way in (loop, paginate, chain)))
+            outcomes = {name: self._outcome(cell, truth, way) for name, way in peers.items()}
+            return Result(cell, outcomes, self._outcome(cell, truth, chain))
         except Exception as error:  # the exchange itself; the next cell may find it again
-            return Result(cell, *[_broken(error)] * 3)
+            return Result(cell, dict.fromkeys(peers, _broken(error)), _broken(error))
 
     def _peer(self, way: ways.Way, cell: Cell) -> tuple[str, list[Row]]:
         return asyncio.run(ways.run_peer(way, self._exchange.address, cell, self._deadline_s))
@@ -101,7 +123,8 @@ def documents(
         tempfile.TemporaryDirectory() as folder,
         running_suite(Path(folder) / "suite", **query_odds.environment()) as suite,
     ):
-        bench = Bench(suite.relay, SimulatedExchange(suite.address("sim")), options.deadline)
+        exchange = SimulatedExchange(suite.address("sim"))
+        bench = Bench(suite.relay, exchange, options.deadline, with_freqtrade=options.freqtrade)
         say, started = Progress(len(plan)), time.monotonic()
         for share in options.share:
             for cell in (cell for cell in plan if cell.share == share):
@@ -119,8 +142,8 @@ def about(candles: int, skipped: Sequence[cells.Fault]) -> str:
         f"One-minute candles of synthetic markets, {candles:,} in a cell, {PAGE:,} in a call; faults hit calls for "
         f"candles at random, Retry-After is {cells.RETRY_AFTER_SECONDS} s. A candle is lost if no row has its open "
         "time, doubled if a second row has it, wrong if its values differ from the exchange's or it does not exist, "
-        "null if a value is absent. Brackets hold the error that ccxt's caller gets, if any. ccxt's rows outside the "
-        "range are not counted. Three figures in a cell: loop / `paginate` / dexorder. One ingestor serves "
+        "null if a value is absent. Brackets hold the error that a peer's caller gets, if any. Peers' rows outside the "
+        "range are not counted. Figures of all ways in a cell are in the order of the columns. One ingestor serves "
         "all cells, so the measured share of untrue answers carries over from cell to cell.\n\n"
     )
     names = ", ".join(fault.name for fault in skipped)
@@ -156,6 +179,7 @@ def read_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=lambda text: text.split(","), help="names of rows; default all")
     parser.add_argument("--market", type=lambda text: tuple(text.split(",")), default=cells.DENSE, help="BTC/USDT,...")
     parser.add_argument("--thin", default=cells.thin_market(), help="a market with true holes, for a few more rows")
+    parser.add_argument("--freqtrade", action=argparse.BooleanOptionalAction, default=True, help="measure it too")
     parser.add_argument("--deadline", type=float, default=DEADLINE_SECONDS, help="seconds a request may take")
     parser.add_argument("--out", type=Path, help="write the Markdown there, too")
     options = parser.parse_args(argv)

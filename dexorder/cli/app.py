@@ -317,7 +317,7 @@ def watch(
     period: Annotated[str, typer.Option(help="Candles, separated by commas; the chart is of the shortest")] = "1m",
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="With --json: exit after so many trades and closed candles"),
+        typer.Option("--count", "-n", min=1, help="Exit after so many trades and closed candles"),
     ] = None,
     start: Annotated[
         bool, typer.Option("--start/--no-start", help="Start a subscription, and stop it in the end")
@@ -329,8 +329,6 @@ def watch(
     """Show the live trades and candles of a market until Ctrl-C."""
     from dexorder.cli.live import watch as command
 
-    if count is not None and not as_json:
-        raise typer.BadParameter("--count goes with --json")
     command.watch(
         ticker, split_periods(period), count=count, as_json=as_json, start=start, live_only=live_only, relay=relay
     )

@@ -117,7 +117,10 @@ class RelayConnection:
         return result
 
     def _cause(self, error: BaseException) -> str | None:
-        return None if answered(error) else cause_of(code_of(error), details_of(error), self.address)
+        if answered(error):
+            return None
+        is_connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
+        return cause_of(code_of(error), details_of(error), self.address, is_connected=is_connected)
 
     def _is_passing(self, error: BaseException) -> bool:
         """Return whether to repeat a call: a relay that has answered is expected to come back."""

@@ -56,8 +56,20 @@ _CONNECTING = ("failed to connect", "errors resolving", "DNS resolution failed")
 """Texts of errors before a connection stands; a connection that breaks has other ones."""
 
 
-def cause_of(code: Code, details: str, address: str) -> str | None:
-    """Return why a call did not reach a relay, as one sentence with a remedy; None if the text does not say it."""
+_SILENT = (
+    f"{{address}} accepts connections or drops their packets, and says nothing: it is not a relay, the relay is "
+    f"suspended, or a firewall is between; {_WHERE}"
+)
+
+
+def cause_of(code: Code, details: str, address: str, *, is_connected: bool = True) -> str | None:
+    """Return why a call did not reach a relay, as one sentence with a remedy; None if it is not known.
+
+    Args:
+        is_connected: Whether the server has spoken HTTP/2, so that a call that timed out may have reached it.
+    """
+    if code is Code.DEADLINE_EXCEEDED and not is_connected:
+        return _SILENT.format(address=address)
     if code is not Code.UNAVAILABLE:
         return None
     if not any(text in details for text in _CONNECTING):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.parts.completeness.cells import Cell
@@ -13,13 +13,19 @@ MUST_BE_WHOLE = 0.2
 """Up to this share of faulty answers every request has to end OK."""
 
 
+LOOP, PAGINATE, FREQTRADE = "ccxt, tutorial loop", "ccxt, `paginate`", "freqtrade"
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Outcomes of the three ways in one cell."""
+    """Outcomes of all ways in one cell.
+
+    Attributes:
+        peers: By the name of their column; the same names in all results of a run.
+    """
 
     cell: Cell
-    loop: Outcome
-    paginate: Outcome
+    peers: Mapping[str, Outcome]
     ours: Outcome
 
     @property
@@ -42,7 +48,7 @@ def harm(verdict: Verdict | None) -> str:
 
 
 def peer(outcome: Outcome) -> str:
-    """Return a column of ccxt's: the damage, and whether the caller was told."""
+    """Return a peer's cell: the damage, and whether the caller was told."""
     text = harm(outcome.verdict)
     return text if outcome.end == QUIET else f"{text} ({outcome.end})"
 
@@ -66,8 +72,7 @@ def share_table(share: float, candles: int, pages: int, results: Sequence[Result
     """Return the table of one share, with its sums and worst row below."""
     header = (
         "fault in the answer",
-        "ccxt, tutorial loop",
-        "ccxt, `paginate`",
+        *_peers(results),
         "dexorder",
         "dexorder's end",
         "faulty answers",
@@ -77,8 +82,7 @@ def share_table(share: float, candles: int, pages: int, results: Sequence[Result
     rows = [
         (
             r.cell.label,
-            peer(r.loop),
-            peer(r.paginate),
+            *map(peer, r.peers.values()),
             harm(r.ours.verdict),
             ours_end(r.ours),
             " / ".join(str(o.faults) for o in _ways(r)),
@@ -91,8 +95,12 @@ def share_table(share: float, candles: int, pages: int, results: Sequence[Result
     return f"{title}{markdown(header, rows)}\n{summary(share, results)}\n"
 
 
-def _ways(result: Result) -> tuple[Outcome, Outcome, Outcome]:
-    return result.loop, result.paginate, result.ours
+def _ways(result: Result) -> tuple[Outcome, ...]:
+    return *result.peers.values(), result.ours
+
+
+def _peers(results: Sequence[Result]) -> tuple[str, ...]:
+    return tuple(results[0].peers) if results else ()
 
 
 def _in_ban(outcomes: Sequence[Outcome]) -> str:
@@ -104,17 +112,15 @@ def _in_ban(outcomes: Sequence[Outcome]) -> str:
 
 def summary(share: float, results: Sequence[Result]) -> str:
     """Return the sums of a share, the worst row, and whether dexorder kept its promise."""
-    lines = [
-        f"- Sum of all rows: {_sum([r.ours for r in results])}; ccxt's loop {_sum([r.loop for r in results])}; "
-        f"`paginate` {_sum([r.paginate for r in results])}.\n"
-    ]
+    sums = [f"{name} {_sum([r.peers[name] for r in results])}" for name in _peers(results)]
+    lines = [f"- Sum of all rows: dexorder {'; '.join([_sum([r.ours for r in results]), *sums])}.\n"]
+    bans = [f"{name} {_in_ban([r.peers[name] for r in results])}" for name in _peers(results)]
     ended = [r.ours for r in results]
     lines.append(
         f"- dexorder: {sum(o.whole for o in ended)} of {len(ended)} requests OK and whole, "
         f"{sum(o.named for o in ended)} ended with an error that names the missing ranges correctly, "
         f"{sum(not o.honest for o in ended)} neither; "
-        f"calls before Retry-After was over: {_in_ban(ended)} "
-        f"(loop {_in_ban([r.loop for r in results])}, `paginate` {_in_ban([r.paginate for r in results])}).\n"
+        f"calls before Retry-After was over: {_in_ban(ended)} ({', '.join(bans)}).\n"
     )
     if results:
         worst = max(results, key=lambda r: _badness(r.ours))
@@ -144,12 +150,11 @@ def _badness(outcome: Outcome) -> tuple[bool, bool, int, int, float]:
 
 
 def readme_table(results: Sequence[Result]) -> str:
-    """Return a table with one row for each fault: ccxt at the smallest share, dexorder at each."""
+    """Return a table with one row for each fault: the peers at the smallest share, dexorder at each."""
     shares = sorted({r.cell.share for r in results})
     header = (
         "fault in the answer",
-        f"ccxt, loop, {percent(shares[0])}",
-        f"ccxt, `paginate`, {percent(shares[0])}",
+        *(f"{name}, {percent(shares[0])}" for name in _peers(results)),
         *(f"dexorder, {percent(share)}" for share in shares),
     )
     by_label: dict[str, dict[float, Result]] = {}
@@ -159,7 +164,7 @@ def readme_table(results: Sequence[Result]) -> str:
     for label, at in by_label.items():
         if shares[0] in at:
             first = at[shares[0]]
-            rows.append((label, peer(first.loop), peer(first.paginate), *(_short(at.get(s)) for s in shares)))
+            rows.append((label, *map(peer, first.peers.values()), *(_short(at.get(s)) for s in shares)))
     return f"## For the README\n\n{markdown(header, rows)}"
 
 

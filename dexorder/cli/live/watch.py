@@ -33,7 +33,7 @@ def watch(
     live_only: bool,
     relay: str | None,
 ) -> None:
-    """Show a market until Ctrl-C, or until ``count`` trades and closed candles were printed as JSON."""
+    """Show a market until Ctrl-C, or until ``count`` trades and closed candles were shown."""
 
     async def show() -> None:
         check_ticker(ticker)
@@ -50,7 +50,7 @@ def watch(
                 client_id=CLIENT_ID,
             )
             async with aclosing(updates):
-                await (_print_lines(updates, count) if as_json else _draw(client, ticker, seconds, updates))
+                await (_print_lines(updates, count) if as_json else _draw(client, ticker, seconds, updates, count))
 
     with suppress(KeyboardInterrupt):
         asyncio.run(show())
@@ -66,8 +66,10 @@ async def _print_lines(updates: AsyncIterator[LiveUpdate], count: int | None) ->
                 return
 
 
-async def _draw(client: AsyncClient, ticker: str, periods: list[int], updates: AsyncIterator[LiveUpdate]) -> None:
-    view = WatchView(ticker, periods)
+async def _draw(
+    client: AsyncClient, ticker: str, periods: list[int], updates: AsyncIterator[LiveUpdate], count: int | None
+) -> None:
+    view, shown = WatchView(ticker, periods), 0
     console = output.stdout()
     for period in periods:
         view.add_stored(await stored_candles(client, ticker, period))
@@ -85,6 +87,9 @@ async def _draw(client: AsyncClient, ticker: str, periods: list[int], updates: A
         try:
             async for update in updates:
                 view.add(update, now_ns=time.time_ns())
+                shown += len(update.trades) + sum(candle.closed for candle in update.candles)
+                if count is not None and shown >= count:
+                    return
         finally:
             ticking.cancel()
             refresh()

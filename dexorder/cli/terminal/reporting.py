@@ -107,9 +107,21 @@ def _reported(as_json: bool) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None
     except Exception as error:
-        if as_json and hasattr(error, "format_message"):  # of the command line; it is shown by the caller
-            _print_json("InvalidArguments", error.format_message(), REFUSED)
-        raise
+        if (refusal := _refusal_of(error)) is None:
+            raise
+        raise _failure("InvalidArguments", refusal, REFUSED, as_json) from None
+
+
+def _refusal_of(error: Exception) -> str | None:
+    """Return why the command line was refused, as one sentence; None for other errors, and for help as an error.
+
+    Typer has its own copy of Click, whose classes are not public: they are told by their attributes.
+    """
+    context = getattr(error, "ctx", None)
+    if context is None or not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+        return None
+    reason = " ".join(error.format_message().split()).removesuffix(".")
+    return f"{reason}; see `{context.command_path} --help`"
 
 
 def exit_code(error: Exception) -> int:

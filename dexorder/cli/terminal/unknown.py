@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from difflib import get_close_matches
 
 import dexorder
 from dexorder.cli.terminal.known_tickers import remember
 from dexorder.errors import RequestRefused, VenueUnknown
-
-_NEAR = 0.75
-"""Likeness of symbols that are suggested; any two that share a quote currency are alike to 0.6."""
+from dexorder_common.model.instrument import similar_symbols
 
 
 async def refuse_unknown(client: dexorder.AsyncClient, ticker: str, period: str | int) -> None:
@@ -92,7 +89,7 @@ def _problem_with(symbol: str, venue: str, listed: list[str]) -> str:
     """Return why a symbol seems to be misspelt; empty if it is listed."""
     if symbol in listed:
         return ""
-    near = get_close_matches(symbol.upper().replace("-", "/"), listed, n=3, cutoff=_NEAR)
+    near = similar_symbols(symbol, listed)
     meant = (
         f"did you mean {' or '.join(f'{each}.{venue}' for each in near)}?"
         if near

@@ -14,6 +14,7 @@ from bench.parts.completeness import cells, tables, ways
 from bench.parts.completeness.cells import MINUTE_NS, NONE, Cell, Fault
 from bench.parts.completeness.compare import HANG, QUIET, Outcome, Row, Values, Verdict, judge
 from bench.parts.completeness.exchange import SimulatedExchange
+from bench.parts.completeness.freqtrade import run_freqtrade
 from bench.parts.completeness.tables import Result
 from dexorder_common.model.time_range import TimeRange
 from dexorder_exchange_sim.config import SimSettings
@@ -184,7 +185,8 @@ def test_without_a_fault_there_is_no_rule() -> None:
 def result(ours: Outcome, share: float = 0.2, label: str = "cut JSON") -> Result:
     loop = Outcome("raises DDoSProtection", Verdict(100_000, lost=92_000, unnamed=92_000), 9, 1, seconds=0.2)
     paginate = Outcome(QUIET, Verdict(100_000, lost=4_000, unnamed=4_000), 101, 4, seconds=2.0)
-    return Result(replace(a_cell(Fault("x", label, ()), share)), loop, paginate, ours)
+    peers = {tables.LOOP: loop, tables.PAGINATE: paginate}
+    return Result(replace(a_cell(Fault("x", label, ()), share)), peers, ours)
 
 
 WHOLE = Outcome("OK", Verdict(100_000), 120, 6, seconds=5.0)
@@ -263,3 +265,27 @@ async def test_peers(way: ways.Way, rule: dict[str, object] | None, end: str, lo
     verdict = judge(truth, rows, cell.span)
     assert (told, verdict.candles, verdict.lost, verdict.spoiled) == (end, 3_000, lost, spoiled)
     assert calls >= 2 and faulty == (1 if rule else 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(
+    ("rule", "end", "lost"),
+    [
+        (None, QUIET, 0),
+        ({"kind": "empty", "path": "/api/v3/klines", "after": 1, "count": 1}, QUIET, 1_000),
+        ({"kind": "http_502", "path": "/api/v3/klines", "probability": 1}, "logs ", 3_000),
+    ],
+)
+async def test_freqtrade_downloads_from_the_simulated_exchange(
+    rule: dict[str, object] | None, end: str, lost: int
+) -> None:
+    cell = cells.plan([NONE], [0.5], candles=3_000, symbols=("BTC/USDT",), thin=None)[0]
+    async with serve(SimSettings(listen="127.0.0.1:0")) as url:
+        exchange = SimulatedExchange(url.removeprefix("http://"))
+        truth = await asyncio.to_thread(exchange.truth, cell)
+        await asyncio.to_thread(exchange.set_faults, [rule] if rule else [])
+        told, rows = await asyncio.to_thread(run_freqtrade, exchange.address, cell, 300)
+    verdict = judge(truth, rows, cell.span)
+    assert (verdict.candles, verdict.lost, verdict.spoiled) == (3_000, lost, 0), told
+    assert told == end if end == QUIET else told.startswith(end)

@@ -10,6 +10,7 @@ from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state.changes import InstrumentsReported
+from dexorder_relay.state.request import unknown_exchange
 
 _SIZES = ("tick_size", "lot_size", "contract_size")
 _TIMES = ("expiry_ns", "listed_ns", "delisted_ns")
@@ -29,16 +30,14 @@ class Instruments:
             InvalidRequest: The exchange is unknown, or the report is invalid.
         """
         if listed.venue not in self._context.venues:
-            raise InvalidRequest(f"exchange {listed.venue[:64]!r} is not known")
+            raise InvalidRequest(unknown_exchange(listed.venue, self._context.venues))
         checked = check(listed, now_ns=self._context.clock.wall_ns())
         await self._context.store.commit([InstrumentsReported(checked)])
 
     async def listed(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, by ticker; NotFound if it is unknown, or was not reported yet."""
         if venue not in self._context.venues:
-            raise NotFound(
-                f"exchange {venue[:64]!r} is not known; this relay has {', '.join(sorted(self._context.venues))}"
-            )
+            raise NotFound(unknown_exchange(venue, self._context.venues))
         listed = await self._context.store.instruments(venue)
         if listed is None:
             raise NotFound(f"no ingestor has reported the markets of {venue!r} yet")

@@ -7,7 +7,7 @@ produced again. Candles between would look like a hole that history must fill.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from dexorder_common.model.datasets import TRADES, realtime_dataset
@@ -35,7 +35,7 @@ from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, Registry
 from dexorder_relay.state.request import check_id, check_ticker
 
 
-def check_subscription(subscription: Subscription, venues: Container[str], *, wall_ns: int) -> None:
+def check_subscription(subscription: Subscription, venues: Collection[str], *, wall_ns: int) -> None:
     """Raise InvalidRequest, with the field and its value, for a subscription that cannot be served."""
     check_id("subscription_id", subscription.subscription_id)
     if subscription.client_id:

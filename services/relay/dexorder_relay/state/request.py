@@ -19,7 +19,7 @@ written, and no other event can end it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dexorder_common.model.dispatch_id import TraceContext, read_context
@@ -43,6 +43,7 @@ from dexorder_relay.state.compare import CoverageComparison
 
 MAX_ID_LENGTH = 256
 RANGES_IN_A_MESSAGE = 50
+VENUES_IN_A_MESSAGE = 20
 CANCELLED = "cancelled"
 
 
@@ -100,7 +101,7 @@ class LiveRequest:
         return queued
 
 
-def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> None:
+def check(request: HistoryRequest, venues: Collection[str], max_periods: int) -> None:
     """Raise InvalidRequest, with the field and its value, for a request that cannot be answered."""
     check_id("request_id", request.request_id)
     check_id("client_id", request.client_id or "-")
@@ -123,13 +124,13 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
         )
 
 
-def check_exchange(request: HistoryRequest, venues: Container[str]) -> None:
+def check_exchange(request: HistoryRequest, venues: Collection[str]) -> None:
     """Raise InvalidRequest, as ``check``, for a request for a dataset that concerns a whole exchange."""
     check_id("request_id", request.request_id)
     check_id("client_id", request.client_id or "-")
     venue = request.ticker.partition(".")[2]
     if venue not in venues:
-        raise InvalidRequest(f"exchange {venue[:64]!r} is not known")
+        raise InvalidRequest(unknown_exchange(venue, venues))
 
 
 def check_id(field_: str, text: str) -> None:
@@ -140,7 +141,14 @@ def check_id(field_: str, text: str) -> None:
         raise InvalidRequest(f"{field_} {text[:32]!a} has a control character; use letters, digits and punctuation")
 
 
-def check_ticker(ticker: str, venues: Container[str], *, whole_exchange: bool = False) -> None:
+def unknown_exchange(venue: str, venues: Collection[str]) -> str:
+    """Return that an exchange is unknown, and which ones the relay has."""
+    known = sorted(venues)
+    listed, left = ", ".join(known[:VENUES_IN_A_MESSAGE]), len(known) - VENUES_IN_A_MESSAGE
+    return f"exchange {venue[:64]!r} is not known; this relay has {listed}{f' and {left} more' if left > 0 else ''}"
+
+
+def check_ticker(ticker: str, venues: Collection[str], *, whole_exchange: bool = False) -> None:
     """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange.
 
     Args:
@@ -148,13 +156,13 @@ def check_ticker(ticker: str, venues: Container[str], *, whole_exchange: bool = 
     """
     instrument = Instrument.parse(ticker)
     if instrument.venue not in venues:
-        raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {instrument.venue!r}")
+        raise InvalidRequest(f"ticker {ticker!r}: {unknown_exchange(instrument.venue, venues)}")
     if instrument.is_whole_exchange and not whole_exchange:
         raise InvalidRequest(f"ticker {ticker!r} names all markets of an exchange; name one")
 
 
 def check_part(
-    series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str], *, without_periods: bool = False
+    series: Series, start_ns: int | None, end_ns: int | None, venues: Collection[str], *, without_periods: bool = False
 ) -> TimeRange:
     """Return a checked part of a series' history; an end that is None is the first or last time on the grid.
 
@@ -170,7 +178,7 @@ def check_part(
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
 
 
-def check_rows(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
+def check_rows(series: Series, start_ns: int | None, end_ns: int | None, venues: Collection[str]) -> TimeRange:
     """Return a checked range of stored rows of any dataset."""
     if series.dataset.has_periods:
         return check_part(series, start_ns, end_ns, venues)

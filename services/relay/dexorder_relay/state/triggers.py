@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dexorder_cep import periods_read
 from dexorder_common.model.datasets import CANDLES, realtime_dataset
@@ -20,7 +20,7 @@ MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 1_000
 _NEEDED = (TriggerState.WAITING, TriggerState.RUNNING, TriggerState.PAUSED)
 
 
-def check(trigger: Trigger, venues: Container[str]) -> None:
+def check(trigger: Trigger, venues: Collection[str]) -> None:
     """Raise InvalidRequest, with the field and its value, for a trigger that cannot be served.
 
     The text itself is checked by the compiler.
@@ -69,7 +69,7 @@ def check_trigger_id(trigger_id: str) -> None:
         )
 
 
-def check_watched(trigger: Trigger, venues: Container[str]) -> None:
+def check_watched(trigger: Trigger, venues: Collection[str]) -> None:
     """Raise InvalidRequest for a text that is too long, or for invalid tickers or parameters."""
     if not 1 <= len(trigger.tickers) <= MAX_TICKERS:
         raise InvalidRequest(f"tickers has {len(trigger.tickers)} entries; 1 to {MAX_TICKERS} are allowed")

@@ -6,11 +6,9 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from typer.main import get_command
 
 from dexorder.cli.app import app
 from dexorder.cli.terminal import output
-from dexorder.cli.terminal.known_tickers import complete_ticker, remember
 from dexorder.cli.terminal.reporting import wants_json
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
@@ -42,8 +39,6 @@ SHORT = {
 }
 """Long forms of the short options; -n is the number of whatever a command counts."""
 NUMBERS = {"--limit", "--count", "--top"}
-USAGE, SENTENCE = "usage", "sentence"
-"""Forms of a refusal on stderr: the usage with the reason below it, or the reason alone in one line."""
 
 
 def commands(command: Any = ROOT_COMMAND, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -126,41 +121,41 @@ def test_an_error_is_a_line_on_stderr_and_json_where_it_was_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("form", "arguments", "says"),
+    ("arguments", "says"),
     [
-        (SENTENCE, "read BTCUSDT 1h", "ticker 'BTCUSDT'"),
-        (SENTENCE, f"read {TICKER} 7s", "period '7s' is not one of"),
-        (USAGE, f"read {TICKER} 1h --json --chart", "--chart can't be combined with --json"),
-        (SENTENCE, f"coverage {TICKER} 1h --since soon", "since 'soon'"),
-        (SENTENCE, f"coverage {TICKER} 1h --since 2024-01-02 --until 2024-01-01", "not after"),
-        (USAGE, f"coverage --why {TICKER} 1h", "--why and TIME go together"),
-        (USAGE, f"coverage --why {TICKER} 1h 2024-01-01 --detail", "--why and TIME go together"),
-        (USAGE, f"coverage --why {TICKER} 1h 2024-01-01 --since -1d", "--why and TIME go together"),
-        (USAGE, "requests list --state done", "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED"),
-        (SENTENCE, f"watch {TICKER} --period 1x", "'1x' is not one of"),
-        (USAGE, f"watch {TICKER} --count 1", "--count goes with --json"),
-        (USAGE, "events list --status lost", "--status: 'lost' is not a status"),
-        (SENTENCE, "events send alice ORDER_FILLED {", "payload is not JSON"),
-        (SENTENCE, "events send alice ORDER_FILLED []", "payload is a list; a dict or a payload message is accepted"),
-        (SENTENCE, "events send alice NOTHING", "event_type 'NOTHING' is not one of ORDER_PLACED"),
+        ("read BTCUSDT 1h", "ticker 'BTCUSDT'"),
+        (f"read {TICKER} 7s", "period '7s' is not one of"),
+        (f"read {TICKER} 1h --json --chart", "--chart can't be combined with --json"),
+        (f"coverage {TICKER} 1h --since soon", "since 'soon'"),
+        (f"coverage {TICKER} 1h --since 2024-01-02 --until 2024-01-01", "not after"),
+        (f"coverage --why {TICKER} 1h", "--why and TIME go together"),
+        (f"coverage --why {TICKER} 1h 2024-01-01 --detail", "--why and TIME go together"),
+        (f"coverage --why {TICKER} 1h 2024-01-01 --since -1d", "--why and TIME go together"),
+        ("requests list --state done", "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED"),
+        (f"watch {TICKER} --period 1x", "'1x' is not one of"),
+        (f"read {TICKER} 1h --bogus", "No such option: --bogus"),
+        ("reed", "No such command 'reed'"),
+        ("requests list --limit none", "Invalid value for '--limit' / '-n'"),
+        ("history", "TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD; see `dex"),
+        ("events list --status lost", "--status: 'lost' is not a status"),
+        ("events send alice ORDER_FILLED {", "payload is not JSON"),
+        ("events send alice ORDER_FILLED []", "payload is a list; a dict or a payload message is accepted"),
+        ("events send alice NOTHING", "event_type 'NOTHING' is not one of ORDER_PLACED"),
         (
-            SENTENCE,
             "events send alice 1 --priority high",
             "priority 'HIGH' is not one of INFORMATIONAL, NORMAL, CRITICAL",
         ),
-        (SENTENCE, "events send alice 1 --channel fax", "channel 'FAX' is not one of ACTIVE_SESSION"),
+        ("events send alice 1 --channel fax", "channel 'FAX' is not one of ACTIVE_SESSION"),
         (
-            SENTENCE,
             "events send alice 1 --channel email:later",
             "--channel: 'email:later' is not a channel; use NAME or NAME:active",
         ),
     ],
 )
-def test_refused_arguments_are_one_sentence_or_the_usage(fake: FakeRelay, form: str, arguments: str, says: str) -> None:
+def test_refused_arguments_are_one_line(fake: FakeRelay, arguments: str, says: str) -> None:
     result = dexorder(*arguments.split())
-    assert result.exit_code == 2 and says in " ".join(result.stderr.split()), result.stderr
-    assert (USAGE if result.stderr.startswith("Usage:") else SENTENCE) == form
-    assert form == USAGE or len(result.stderr.splitlines()) == 1
+    assert result.exit_code == 2 and says in result.stderr, result.stderr
+    assert result.stderr.startswith("dexorder: ") and len(result.stderr.splitlines()) == 1
     assert not fake.asked and not fake.submitted and not fake.subscriptions
 
 
@@ -241,48 +236,6 @@ def test_an_error_is_printed_as_it_is(fake: FakeRelay) -> None:
     assert not {"\x1b", "\x9b", "\u202e"} & set(result.stdout)
 
 
-AFTER_PERIODS = ["--format", "jsonl", "udsource", "15m", "BTC/EUR.SIM BTC/USDT.SIM", "ETH/USDT.SIM"]
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
-    """The script that the command shows, in a real bash: what a person gets who presses TAB."""
-    command = tmp_path / "dexorder"
-    command.write_text(f"#!{sys.executable}\nfrom dexorder.cli import main\nmain()\n")  # as pip writes it
-    command.chmod(0o755)
-    script = """
-source <(dexorder --show-completion bash)
-complete -p dexorder >/dev/null || exit 3
-press() {
-  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
-  _dexorder_completion dexorder
-  echo "${COMPREPLY[*]}"
-}
-press dexorder hist
-press dexorder requests list --state R
-press dexorder read BTC/USDT.SIM 1
-press dexorder read --form
-press dexorder read --format j
-press dexorder serve u
-press dexorder history BTC/USDT.SIM 15
-press dexorder history BTC/
-press dexorder read ETH
-"""
-    cache = tmp_path / "cache" / "dexorder" / "tickers"
-    cache.mkdir(parents=True)
-    (cache / "SIM.txt").write_text("BTC/EUR.SIM\nBTC/USDT.SIM\nETH/USDT.SIM")
-    environment = os.environ | {
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "SHELL": "/bin/bash",
-    }
-    run = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=110)
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.splitlines()
-    assert lines[0] == "history" and lines[1] == "RUNNING" and lines[3:] == AFTER_PERIODS, run.stdout
-    assert {"1m", "1h", "1d", "1w"} <= set(lines[2].split())
-
-
 def test_help_takes_the_width_of_the_terminal() -> None:
     def lines(columns: int) -> list[str]:
         environment = os.environ | {"COLUMNS": str(columns)}
@@ -292,33 +245,3 @@ def test_help_takes_the_width_of_the_terminal() -> None:
     wide, narrow = lines(200), lines(60)
     assert any(line.endswith("its settings are in the environment (docs/settings.md).") for line in wide)
     assert max(map(len, wide)) <= 120 and max(map(len, narrow)) <= 60
-
-
-def test_completion_imports_nothing_that_takes_time() -> None:
-    """What the command is made of, before it knows which of its commands is wanted: a key press waits for it."""
-    slow = {
-        "pydantic",
-        "pydantic_settings",
-        "grpc",
-        "rich",
-        "pyarrow",
-        "asyncio",
-        "google.protobuf",
-        "dexorder.client",
-        "importlib.metadata",
-    }
-    code = (
-        "import sys, dexorder.cli.app\nfrom dexorder.cli.terminal.known_tickers import complete_ticker_or_period as c\n"
-    )
-    code += f"c('1')\nprint(sorted({slow!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_remembered_tickers_are_files_of_the_cache_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    remember("../../evil", ["BTC/USDT.X"])
-    remember("SIM", ["BTC/USDT.SIM", "A\x1b[31m.SIM", "B C.SIM"])
-    assert [each.name for each in tmp_path.rglob("*.txt")] == ["SIM.txt"] and complete_ticker("B") == ["BTC/USDT.SIM"]
-    (tmp_path / "cache" / "dexorder" / "tickers" / "BAD.txt").write_bytes(b"\xff\xfe")
-    assert complete_ticker("zz") == []

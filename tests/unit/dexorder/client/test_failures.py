@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from dexorder import AsyncClient, errors
-from dexorder.client import failures
+from dexorder.client import connection, failures
 from dexorder.client.failures import cause_of
 from dexorder_common.model.errors import Code
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2
@@ -64,6 +64,14 @@ def test_server_that_closes_while_a_client_connects(how: str) -> None:
     )
     assert cause_of(Code.UNAVAILABLE, how, "relay:50051") is None, "a connection broke, which says nothing of the relay"
     assert cause_of(Code.DEADLINE_EXCEEDED, details, "relay:50051") is None
+
+
+async def test_a_server_that_accepts_and_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CALL_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        text = await refusal(address)
+    assert text.startswith(f"{address} accepts connections or drops their packets, and says nothing: it is not a relay")
 
 
 async def test_another_part() -> None:

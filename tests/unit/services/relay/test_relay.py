@@ -318,7 +318,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"client_id": "a\nb"}, "client_id 'a\\nb' has a control character"),
     ({"client_id": "x" * 257}, "client_id"),
     ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
-    ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
+    ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON': exchange 'MOON' is not known; this relay has SIM"),
     ({"ticker": ""}, "ticker ''"),
     ({"start_time": at(10), "end_time": at(0)}, f"end_time {at(0)} is not after start_time {at(10)}"),
     ({"end_time": at(0)}, "is not after"),

@@ -90,6 +90,12 @@ def test_watch_without_a_subscription_of_its_own(fake: FakeRelay) -> None:
     assert not fake.subscriptions
 
 
+def test_watch_for_people_ends_after_a_count_too(fake: FakeRelay) -> None:
+    fake.live = [[answer(trade(1)), answer(candle(0, closed=False)), answer(trade(2))]]
+    result = dexorder("watch", TICKER, "--count", "2")
+    assert (result.exit_code, list(fake.subscriptions.values())) == (0, [None]), result.stderr
+
+
 def drawn(view: WatchView, now_ns: int) -> str:
     console = Console(file=io.StringIO(), width=100, height=40, color_system=None)
     console.print(view.render(100, 40, now_ns=now_ns))

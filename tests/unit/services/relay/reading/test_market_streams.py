@@ -112,7 +112,7 @@ async def test_trades_are_those_of_the_direct_read(tmp_path: Path, monkeypatch: 
         ):
             found = await relayed.trades(ticker, after(start), after(end))
             assert same(await direct.trades(ticker, after(start), after(end)), found), (ticker, start, end)
-        with pytest.raises(RequestRefused, match="names the unknown exchange 'NOPE'"):
+        with pytest.raises(RequestRefused, match="exchange 'NOPE' is not known; this relay has"):
             await relayed.trades("BTC/USDT.NOPE", START)
 
 
@@ -133,7 +133,7 @@ async def test_snapshots_are_those_of_the_direct_read(tmp_path: Path, monkeypatc
             {"ticker": "ETH/USDT.SIM", "last": 6.0},
         ]
         assert "dispatch" not in found.column_names and "page" not in found.column_names
-        with pytest.raises(RequestRefused, match="names the unknown exchange 'NOPE'"):
+        with pytest.raises(RequestRefused, match="exchange 'NOPE' is not known; this relay has"):
             await asyncio.to_thread(there.snapshots, "NOPE", span)
 
 

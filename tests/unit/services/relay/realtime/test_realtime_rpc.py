@@ -344,7 +344,7 @@ async def test_a_job_begins_again_where_a_later_subscription_asks_for_more(tmp_p
     ("fields", "text"),
     [
         ({"subscription_id": ""}, "subscription.subscription_id is missing"),
-        ({"ticker": "BTC/USDT.NOWHERE"}, "unknown exchange 'NOWHERE'"),
+        ({"ticker": "BTC/USDT.NOWHERE"}, "exchange 'NOWHERE' is not known"),
         ({"ticks": False}, "params ask for nothing"),
         ({"periods": [61]}, "period_seconds 61 is not one of"),
         ({"since_ns": 2**62}, "since_ns 4611686018427387904 is not between 1 and now"),

@@ -146,7 +146,7 @@ async def test_ids_and_exchanges_are_checked_and_a_market_is_not_all_of_them(tmp
         answer = await snapshot(s, "r")
         assert (answer.status, answer.error_message) == (INVALID, "request_id 'r' was used for another request")
         answer = await snapshot(s, "t", "NOWHERE")
-        assert (answer.status, answer.error_message) == (INVALID, "exchange 'NOWHERE' is not known")
+        assert (answer.status, answer.error_message) == (INVALID, "exchange 'NOWHERE' is not known; this relay has SIM")
         answer = await s.submit("u", 0, 1, ticker=ALL)
         assert answer.status == INVALID and "names all markets of an exchange" in answer.error_message
         answer = await s.submit("u", 0, 0, ticker=ALL, start_time=0, end_time=0, period_seconds=0)

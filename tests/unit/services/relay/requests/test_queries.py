@@ -116,7 +116,7 @@ async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) ->
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
-    ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
+    ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON': exchange 'MOON' is not known; this relay has SIM"),
     ({"ticker": "x" * 300 + ".SIM"}, "has 304 characters; at most 256 are allowed"),
     ({"period_seconds": 61}, "period_seconds 61"),
     ({"start_ns": at(0) + 1}, f"start_ns {at(0) + 1} is not on the 1m grid"),

@@ -59,7 +59,7 @@ def test_stored_rows_without_periods_have_no_grid_and_a_known_exchange() -> None
     with pytest.raises(InvalidRequest, match="grid"):
         check_rows(Series("BTC/USDT.SIM", 60), 7, 2 * MINUTE_NS, VENUES)
     for unknown in (Series("BTC/USDT.NOWHERE", dataset=TRADES), Series.whole_exchange("NOWHERE", TICKERS)):
-        with pytest.raises(InvalidRequest, match="unknown exchange 'NOWHERE'"):
+        with pytest.raises(InvalidRequest, match="exchange 'NOWHERE' is not known"):
             check_rows(unknown, None, None, VENUES)
 
 

@@ -31,7 +31,7 @@ TRADES = RealtimeParams(True)
         ({"tickers": MANY[:-1]}, ""),
         ({"tickers": MANY}, "tickers has 1001 entries"),
         ({"tickers": (BTC, ETH, BTC)}, "names a market twice"),
-        ({"tickers": ("BTC/USDT.NOWHERE",)}, "unknown exchange 'NOWHERE'"),
+        ({"tickers": ("BTC/USDT.NOWHERE",)}, "exchange 'NOWHERE' is not known"),
         ({"sql": "é" * (MAX_SQL_BYTES // 2)}, ""),
         ({"sql": "é" * (MAX_SQL_BYTES // 2) + "x"}, f"sql_pattern has {MAX_SQL_BYTES + 1} bytes"),
         ({"parameters": {str(number): "" for number in range(MAX_PARAMETERS)}}, ""),
