@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import yaml
+from notebook_page import notebook_page
 from protos_page import protos_page
 from python_page import python_page
 from typer.main import get_command
@@ -47,6 +48,7 @@ FILES = (
 )
 FOLDERS = {"docs/decisions": "decisions.md", "bench/results": "measurements.md", "protos": "reference/protos.md"}
 """Folders that pages link to, and the page that the site has instead."""
+NOTEBOOKS = "docs/notebooks"
 _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 
 
@@ -63,6 +65,8 @@ def copy_pages(target: Path) -> None:
             else:
                 shutil.copyfile(path, place)
     (target / "README.md").rename(target / "index.md")
+    for notebook in (target / NOTEBOOKS).glob("*.ipynb"):
+        notebook.with_suffix(".md").write_text(notebook_page(notebook))
 
 
 def redirect(text: str, page: Path) -> str:
@@ -77,6 +81,8 @@ def redirect(text: str, page: Path) -> str:
         depth = len(page.relative_to(ROOT).parts) - 1
         if inside == "README.md":
             link = "../" * depth + "index.md"
+        elif inside.startswith(NOTEBOOKS):
+            link = link.removesuffix(".ipynb") + ".md"
         elif inside in FOLDERS:
             link = "../" * depth + FOLDERS[inside]
         elif inside == "deploy":

@@ -12,11 +12,15 @@ MODULES = {
     "dexorder.client.series": "`client.series`.",
     "dexorder.client.realtime": "`client.realtime`.",
     "dexorder.client.live": "What `client.live` yields.",
+    "dexorder.client.receipts": "`client.receipts`: which rows were used, and why each hole is a hole.",
+    "dexorder.client.points": "`client.funding` and what else has times instead of periods.",
     "dexorder.client.triggers": "`client.triggers`.",
     "dexorder.client.udfs": "`client.udfs`.",
     "dexorder.events": "Publisher of user events.",
     "dexorder.udf": "Functions of your own on the stream.",
     "dexorder_cep": "Triggers without the rest of the suite.",
+    "dexorder_udf.host": "Host of functions that speak Kapacitor's UDF protocol, without the rest of the suite.",
+    "dexorder_udf.spec": "What the host runs.",
 }
 """Documented modules and their introductions."""
 

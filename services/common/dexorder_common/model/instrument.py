@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import SequenceMatcher, get_close_matches
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -51,6 +53,26 @@ class Instrument:
 
     def __str__(self) -> str:
         return f"{self.symbol}.{self.venue}"
+
+
+_NEAR, _NEAR_BASE = 0.75, 0.6
+"""Least likeness of a suggested symbol and of its base currency. Any two symbols with one quote currency are alike to
+0.6; two letters of a currency's three that have changed places leave 0.67."""
+
+
+def similar_symbols(symbol: str, listed: Iterable[str], count: int = 3) -> list[str]:
+    """Return the listed symbols that may be meant by a misspelt one, best first; letters may be of either case."""
+    by_upper: dict[str, list[str]] = {}
+    for each in listed:
+        by_upper.setdefault(each.upper(), []).append(each)
+    wanted = symbol.upper() if "/" in symbol else symbol.upper().replace("-", "/")
+    near = [each for each in get_close_matches(wanted, by_upper, n=3 * count, cutoff=_NEAR) if _same_base(wanted, each)]
+    return [each for upper in near for each in by_upper[upper]][:count]
+
+
+def _same_base(wanted: str, listed: str) -> bool:
+    base, slash, _ = wanted.partition("/")
+    return not slash or SequenceMatcher(None, base, listed.partition("/")[0]).ratio() >= _NEAR_BASE
 
 
 class Series(NamedTuple):

@@ -7,15 +7,14 @@ after the lit one, and both have the same symbol, so ccxt alone would query the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dexorder_common.model.instrument import similar_symbols
 from dexorder_ingestor.exchange.dialects import dialect_of
 
 CcxtMarket = Mapping[str, Any]
 _CODE = re.compile(r"[^/:-]+")
-_CLOSE_MATCHES = 3
 
 
 def keep_main_markets(client: Any) -> None:
@@ -55,17 +54,8 @@ def _unknown_symbol(venue: str, symbol: str, client: Any) -> str:
         return f"{text}: renamed, it is {_described(current, markets)}"
     if own := sorted({m["symbol"] for m in client.markets_by_id.get(symbol, ()) if m["symbol"] in markets}):
         return f"{text}: this is the exchange's own name of {', '.join(_described(s, markets) for s in own)}"
-    near = _close_matches(symbol, markets)
+    near = similar_symbols(symbol, markets)
     return f"{text}; close to it: {', '.join(_described(s, markets) for s in near)}" if near else text
-
-
-def _close_matches(symbol: str, markets: Iterable[str]) -> list[str]:
-    """Return the most similar symbols, best first, ignoring case."""
-    by_upper: dict[str, list[str]] = {}
-    for each in markets:
-        by_upper.setdefault(each.upper(), []).append(each)
-    near = get_close_matches(symbol.upper(), by_upper, n=_CLOSE_MATCHES)
-    return [each for upper in near for each in by_upper[upper]][:_CLOSE_MATCHES]
 
 
 def _described(symbol: str, markets: Mapping[str, CcxtMarket]) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.instrument import Instrument, similar_symbols
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,23 @@ def test_an_asterisk_stands_for_all_instruments_of_a_venue() -> None:
     assert Instrument.parse("*.SIM").is_whole_exchange
     assert not Instrument.parse("BTC/USDT.SIM").is_whole_exchange
     assert not Instrument.parse("**.SIM").is_whole_exchange
+
+
+LISTED = ("BTC/USDT", "BTC/USD", "LTC/USDT", "ETH/USDT", "DOGE/USDT", "XRP/USDT", "SOL/USDT", "ETH2.S/ETH", "wBTC/USDT")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "similar"),
+    [
+        ("NOPE/USDT", []),
+        ("BCT/USDT", ["BTC/USDT", "BTC/USD"]),
+        ("BTC/USTD", ["BTC/USD", "BTC/USDT", "wBTC/USDT"]),
+        ("btc-usdt", ["BTC/USDT", "wBTC/USDT", "BTC/USD"]),
+        ("DOG/USDT", ["DOGE/USDT"]),
+        ("WBTC/USDT", ["wBTC/USDT", "BTC/USDT", "BTC/USD"]),
+        ("ETH2/ETH", ["ETH2.S/ETH"]),
+        ("", []),
+    ],
+)
+def test_suggested_symbols_are_alike_in_their_base_currency(symbol: str, similar: list[str]) -> None:
+    assert similar_symbols(symbol, LISTED) == similar
