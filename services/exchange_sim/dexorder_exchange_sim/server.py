@@ -37,7 +37,7 @@ from dexorder_exchange_sim.instruments import extra_instruments
 from dexorder_exchange_sim.sockets import Sockets, end
 from dexorder_exchange_sim.spoiling import spoil
 from dexorder_exchange_sim.stats import Stats
-from dexorder_exchange_sim.venue import ClockChange, SimClock, SimVenue
+from dexorder_exchange_sim.venue import ClockChange, IdsChange, SimClock, SimVenue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
 _DIALECTS = (binance.DIALECT, bybit.DIALECT)
@@ -92,6 +92,7 @@ class Simulator:
         app.router.add_get("/sim/faults", self._get_faults)
         app.router.add_post("/sim/faults", self._set_faults)
         app.router.add_post("/sim/clock", self._set_clock)
+        app.router.add_post("/sim/ids", self._begin_ids_again)
         app.router.add_get("/sim/sockets", self._get_sockets)
         app.router.add_post("/sim/sockets", self._strike_sockets)
         app.router.add_get("/{path:.*}", self._exchange)
@@ -144,6 +145,15 @@ class Simulator:
             return _json({"error": str(error)}, status=400)
         change.apply(self.clock)
         return _json({"now_ns": self.clock.now_ns(), "speed": self.clock.speed})
+
+    async def _begin_ids_again(self, request: web.Request) -> web.Response:
+        """Let the ids of a market's aggregates begin again; see `IdsChange`."""
+        try:
+            change, now_ns = IdsChange.model_validate_json(await request.read()), self.clock.now_ns()
+            self.venue.begin_ids_again(change.symbol, now_ns)
+        except ValueError as error:
+            return _json({"error": str(error)}, status=400)
+        return _json({"time_ns": now_ns})
 
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
         is_socket = request.headers.get("Upgrade", "").lower() == "websocket"

@@ -13,6 +13,7 @@ from dexorder_exchange_sim.candles import Source
 from dexorder_exchange_sim.futures import SimFuture
 from dexorder_exchange_sim.instruments import INSTRUMENTS, Funding, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
+from dexorder_exchange_sim.trades import TradeSource
 
 
 class SimClock:
@@ -77,6 +78,14 @@ class ClockChange(BaseModel):
             clock.advance(self.advance_ns)
 
 
+class IdsChange(BaseModel):
+    """Market whose ids begin again, by the exchange's id."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    symbol: str
+
+
 class SimVenue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
@@ -101,6 +110,20 @@ class SimVenue:
         # another seed, or they would trade at the other market's prices
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in dark_pools]
         self.dark = {source.instrument.id: source for source in dark}
+        self.again_ids: dict[str, int] = {}
+        """Markets whose ids have begun again, with the first trade of which they have; not every dialect shows it."""
+
+    def begin_ids_again(self, id: str, now_ns: int) -> int:
+        """Let the ids of a market begin again with its next trade; return that trade.
+
+        Raises:
+            ValueError: The market is not known, or has no trades.
+        """
+        source = self.sources.get(id)
+        if not isinstance(source, TradeSource):
+            raise ValueError(f"symbol: {id!r} is not a market with trades; use an id such as BTCUSDT")
+        first = self.again_ids[id] = source.first_trade_at(now_ns // 1_000_000 + 1, now_ns=now_ns)
+        return first
 
     def without(self, span_ns: tuple[int, int], coarser: Coarser) -> SimVenue:
         """Return the venue as a replica has it that lacks what opens in [start, end), nanoseconds."""

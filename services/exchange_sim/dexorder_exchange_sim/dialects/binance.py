@@ -10,11 +10,11 @@ from dexorder_exchange_sim.candles import CandleRequest, Source
 from dexorder_exchange_sim.dialects.binance_funding import ROUTES as FUNDING_ROUTES
 from dexorder_exchange_sim.dialects.binance_futures import ROUTES as FUTURES_ROUTES
 from dexorder_exchange_sim.dialects.binance_rows import (
-    AGGREGATES,
     aggregate_rows,
     day_ticker,
     kline_rows,
     raw_trade_rows,
+    trade_of_aggregate,
 )
 from dexorder_exchange_sim.dialects.binance_socket import connect
 from dexorder_exchange_sim.dialects.dialect import (
@@ -148,7 +148,7 @@ def _agg_trades(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     if first is not None and (start_ms is not None or end_ms is not None):
         raise BinanceError(-1128, "Combination of optional parameters invalid.")
     if first is not None:
-        first = max(0, first - AGGREGATES)
+        first = trade_of_aggregate(first, venue.again_ids.get(_needed(query, "symbol")))
     return _trades(query, venue, now_ns, _AGGREGATES, first, (start_ms, end_ms))
 
 
@@ -178,7 +178,8 @@ def _trades(
     first_id = max(first_id, source.first_trade_at(0, now_ns=now_ns))
 
     def fetch(first_id: int, limit: int) -> Rows:
-        return form.rows(source.trades(first_id, max(0, limit), now_ns=now_ns), source.instrument)
+        trades = source.trades(first_id, max(0, limit), now_ns=now_ns)
+        return form.rows(trades, source.instrument, venue.again_ids.get(source.instrument.id))
 
     rows, time = fetch(first_id, min(limit, stop_id - first_id)), form.layout.time
     now_ms = now_ns // _MS
@@ -201,7 +202,7 @@ class _Form:
     """Form of trades in an answer, and the weight of the request."""
 
     layout: RowLayout
-    rows: Callable[[Trades, SimInstrument], Rows]
+    rows: Callable[[Trades, SimInstrument, int | None], Rows]
     weight: int
 
 

@@ -1,7 +1,7 @@
 """Rows of Binance's answers: klines, trades and the ticker of a day. Pure.
 
-A kline's quote volume and taker columns are estimates from its own prices, which do not add up between periods; its
-trade count is the market's average rate, and 0 for recorded candles.
+A kline's quote volume and taker columns are 0; its trade count is the market's average rate, and 0 for recorded
+candles.
 """
 
 from __future__ import annotations
@@ -21,29 +21,36 @@ AGGREGATES = 10**12
 """Id of the aggregate of trade 0: each trade is an aggregate, but their ids are another series, as at Binance."""
 
 
+def aggregate_id(trade_id: int, again_id: int | None) -> int:
+    """Return the id of a trade's aggregate; those of the trades from ``again_id`` on begin again with 1."""
+    if again_id is not None and trade_id >= again_id:
+        return trade_id - again_id + 1
+    return trade_id + AGGREGATES
+
+
+def trade_of_aggregate(id: int, again_id: int | None) -> int:
+    """Return the trade of an aggregate's id, as one of the newest ids where these have begun again."""
+    return max(0, id - AGGREGATES) if again_id is None else again_id + max(0, id - 1)
+
+
 def kline_rows(candles: Candles, period: Period, instrument: SimInstrument) -> list[list[Any]]:
     """Return candles as the twelve columns of a kline; values are text that reads back to the same float64."""
     indexes = period.indexes(candles.open_s)
     ends_s = period.opens_s(indexes + 1)
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
-    typical = (candles.open + candles.high + candles.low + candles.close) / 4
-    traded = np.clip(typical, candles.low, candles.high) * candles.volume
-    rough = printer(8)
     columns = (
         (candles.open_s * 1000).tolist(),
         *(price(column) for column in (candles.open, candles.high, candles.low, candles.close)),
         lot(candles.volume),
         (ends_s * 1000 - 1).tolist(),
-        rough(traded),
+        ["0"] * len(candles),
         usual_trades(instrument, ends_s - candles.open_s).tolist(),
-        rough(candles.volume / 2),
-        rough(traded / 2),
     )
-    return [[*row, "0"] for row in zip(*columns, strict=True)]
+    return [[*row, "0", "0", "0"] for row in zip(*columns, strict=True)]
 
 
-def raw_trade_rows(trades: Trades, instrument: SimInstrument) -> Rows:
-    """Return trades as ``trades`` and ``historicalTrades`` have them."""
+def raw_trade_rows(trades: Trades, instrument: SimInstrument, again_id: int | None) -> Rows:
+    """Return trades as ``trades`` and ``historicalTrades`` have them; their ids never begin again."""
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     cost = printer(8)(trades.price * trades.amount)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), cost, trades.time_ms.tolist())
@@ -54,13 +61,13 @@ def raw_trade_rows(trades: Trades, instrument: SimInstrument) -> Rows:
     ]
 
 
-def aggregate_rows(trades: Trades, instrument: SimInstrument) -> Rows:
+def aggregate_rows(trades: Trades, instrument: SimInstrument, again_id: int | None) -> Rows:
     """Return trades as ``aggTrades`` has them."""
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
     rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
     return [
-        {"a": i + AGGREGATES, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True}
+        {"a": aggregate_id(i, again_id), "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True}
         for i, p, q, t, maker in rows
     ]
 

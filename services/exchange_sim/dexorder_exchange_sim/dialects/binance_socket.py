@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from dexorder_exchange_sim.candles import Source
-from dexorder_exchange_sim.dialects.binance_rows import AGGREGATES
+from dexorder_exchange_sim.dialects.binance_rows import aggregate_id
 from dexorder_exchange_sim.dialects.dialect import Query, SocketMessage, SocketSession, Tapes
 from dexorder_exchange_sim.stream import Event, Feed, TapeTrade
 from dexorder_exchange_sim.trades import TradeSource
@@ -73,7 +73,8 @@ class BinanceSession(SocketSession):
         source, kind = self.stream(key)
         assert source is not None and isinstance(event, TapeTrade), "feed returns trades only"
         market = source.instrument.id
-        body = {"e": kind, "E": now_ns // _MS, "s": market, **_trade(kind, event)}
+        again_id = self.tapes.venue.again_ids.get(market)
+        body = {"e": kind, "E": now_ns // _MS, "s": market, **_trade(kind, event, again_id)}
         return self.message(key, body, market, event.time_ms * _MS)
 
     def message(self, key: Hashable, body: Any, market: str | None, time_ns: int) -> SocketMessage:
@@ -97,10 +98,10 @@ def connect(
     return kind(tapes, path, query.get("streams", ""), now_ns)
 
 
-def _trade(kind: str, trade: TapeTrade) -> dict[str, Any]:
+def _trade(kind: str, trade: TapeTrade, again_id: int | None) -> dict[str, Any]:
     ids: dict[str, Any] = {"t": trade.id}
     if kind == "aggTrade":
-        ids = {"a": trade.id + AGGREGATES, "f": trade.id, "l": trade.id}
+        ids = {"a": aggregate_id(trade.id, again_id), "f": trade.id, "l": trade.id}
     return {
         **ids,
         "p": trade.price_text,

@@ -80,7 +80,7 @@ async def test_kline_columns(exchange: Exchange) -> None:
     assert row[6] == SINCE + 31 * 24 * HOUR_MS - 1
     assert [type(value) for value in row] == [int, str, str, str, str, str, int, str, int, str, str, str]
     assert all(len(value.partition(".")[2]) == 2 for value in row[1:5])
-    assert float(row[3]) * float(row[5]) <= float(row[7]) <= float(row[2]) * float(row[5])
+    assert row[7] == "0", "not known"
 
 
 @pytest.mark.parametrize(

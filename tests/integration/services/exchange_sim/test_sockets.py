@@ -213,6 +213,28 @@ async def test_combined_streams_name_their_stream(exchange: Exchange) -> None:
     assert [one["a"] for one in page] == [one["a"] for one in aggregates]
 
 
+async def test_ids_of_aggregates_begin_again_in_messages_and_answers_alike(exchange: Exchange) -> None:
+    async with exchange.http.ws_connect(f"{exchange.url}/ws/btcusdt@aggTrade/ethusdt@aggTrade") as ws:
+        await exchange.clock(advance_ns=SECOND_NS)
+        old = [orjson.loads((await ws.receive()).data) for _ in range(8)]
+        async with exchange.http.post(f"{exchange.url}/sim/ids", json={"symbol": "BTCUSDT"}) as answer:
+            assert answer.status == 200 and (await answer.json())["time_ns"] == NOW_NS + SECOND_NS
+        await exchange.clock(advance_ns=SECOND_NS)
+        new = [orjson.loads((await ws.receive()).data) for _ in range(8)]
+    first, again = ([each for each in part if each["s"] == "BTCUSDT"] for part in (old, new))
+    assert [each["a"] for each in again] == [1, 2, 3, 4] and first[0]["a"] > 10**12
+    assert [each["f"] for each in (*first, *again)] == list(range(first[0]["f"], first[0]["f"] + 8))
+    assert all(each["a"] > 10**12 for each in new if each["s"] == "ETHUSDT"), "other markets go on"
+    page = await exchange.get("/api/v3/aggTrades", symbol="BTCUSDT", startTime=first[0]["T"])
+    assert [each["a"] for each in page] == [each["a"] for each in (*first, *again)]
+    page = await exchange.get("/api/v3/aggTrades", symbol="BTCUSDT", fromId=3)
+    assert [each["a"] for each in page] == [3, 4]
+    assert await exchange.get("/api/v3/aggTrades", symbol="BTCUSDT", fromId=first[0]["a"]) == []
+    for bad in (b"{}", b'{"symbol": "NONE"}', b'{"symbol": "BTCUSDT", "id": 1}', b"x"):
+        async with exchange.http.post(f"{exchange.url}/sim/ids", data=bad) as answer:
+            assert answer.status == 400
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [("{", 3), ('{"method":"SUBSCRIBE","params":["btcusdt"],"id":1}', 2), ('{"method":"NO","id":1}', 2)],
