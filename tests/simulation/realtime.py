@@ -100,6 +100,7 @@ class RealtimeStory:
             self.profile.numbered,
             late=[(each.start_ns, each.end_ns, each.delay_ns) for each in plan.of(FaultKind.LATE)],
             corrected=[(each.start_ns, each.end_ns) for each in plan.of(FaultKind.CORRECTED)],
+            revised=[(each.start_ns, each.end_ns, each.delay_ns) for each in plan.of(FaultKind.REVISED)],
             restarts=[each.start_ns for each in plan.of(FaultKind.RESTARTED)],
             jumps=[each.start_ns for each in plan.of(FaultKind.JUMPED)],
         )

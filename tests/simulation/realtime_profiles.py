@@ -139,6 +139,21 @@ CORRECTED_ALONE = RealtimeProfile(
     seconds=740.0,
     quiet_seconds=320.0,
 )
+CORRECTED_KILLED = replace(
+    CORRECTED_ALONE,
+    name="many trades that are corrected, and kills before REST was asked about them",
+    faults=FaultProfile((K.CORRECTED,), count=3, seconds=(5.0, 60.0)),
+    per_second=(2.0, 4.0),
+    kills=3,
+)
+REVISED = RealtimeProfile(
+    "trades that are corrected after REST has shown their first values: candles show it",
+    FaultProfile((K.REVISED,), count=3, seconds=(0.5, 20.0), delay_seconds=(90.0, 400.0)),
+    per_second=(0.1, 1.0),
+    periods=((60,),),
+    seconds=1_800.0,
+    quiet_seconds=1_300.0,
+)
 UNNUMBERED_CORRECTED = replace(
     CORRECTED_ALONE,
     name="no numbers: trades that are corrected, and some of them taken from the socket, as REST lacks them",
@@ -185,6 +200,8 @@ MENDED = (
     BEHIND_FOR_LONG,
     CORRECTED,
     CORRECTED_ALONE,
+    CORRECTED_KILLED,
+    REVISED,
     UNNUMBERED_CORRECTED,
     RESTARTED,
     DELISTED,

@@ -64,6 +64,9 @@ class IngestorMetrics:
         self.uncompared_trades = counter(
             "uncompared_trades", "Trades of the socket whose values no answer has shown.", _VENUE
         )
+        self.uncompared_spans = counter(
+            "uncompared_spans", "Spans of an earlier dispatch whose trades were not compared with REST in time.", _VENUE
+        )
         self.lost_spans = counter("lost_spans", "Spans whose trades the exchange no longer had.", _VENUE)
         self.candles_checked = counter("candle_checks", "Comparisons with the exchange's own closed candles.", _VENUE)
         self.candle_differences = counter("candle_differences", "Closed candles that differed from these.", _VENUE)

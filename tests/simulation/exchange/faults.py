@@ -28,6 +28,7 @@ class FaultKind(StrEnum):
     EMPTY = "REST answers without trades"
     LATE = "trades are published late by both"
     CORRECTED = "the socket's prices are corrected later"
+    REVISED = "prices are corrected after REST has shown the first ones"
     RESTARTED = "numbers begin again"
     JUMPED = "a million numbers are left out"
     DELISTED = "the market is traded no more, and unknown to REST from the end of the fault on"
@@ -38,7 +39,7 @@ class Fault:
     """A fault from ``start_ns`` to ``end_ns``, by the exchange's clock.
 
     Attributes:
-        delay_ns: How far REST is behind, or trades are late.
+        delay_ns: How far REST is behind, or trades are late, or when they are corrected after its end.
         span: Start and end of the trades that REST lacks.
         replicas: Those of REST that it strikes.
     """
@@ -141,7 +142,7 @@ def _window(profile: FaultProfile, random: Random, start_ns: int, end_ns: int) -
 
 def _draw(kind: FaultKind, profile: FaultProfile, random: Random, start_ns: int, end_ns: int) -> Fault:
     delay_ns = int(random.uniform(*profile.delay_seconds) * SECOND_NS)
-    has_delay = kind in (FaultKind.BEHIND, FaultKind.LATE)
+    has_delay = kind in (FaultKind.BEHIND, FaultKind.LATE, FaultKind.REVISED)
     if kind is FaultKind.LATE:  # some trades, not all
         end_ns = min(end_ns, start_ns + 20 * SECOND_NS)
     span = (start_ns, end_ns) if kind is FaultKind.LACKS else (0, 0)

@@ -207,7 +207,7 @@ class Exchange:
         if lacking := self._strikes(FaultKind.LACKS, replica):
             lacks = lacking.span
         return [
-            trade
+            trade.seen(view_ns)
             for trade in self.tapes[symbol].between(0, view_ns)
             if trade.published_ns <= view_ns and not lacks[0] <= trade.time_ns < lacks[1]
         ]
@@ -217,4 +217,4 @@ def row_of(candle: FinalCandle, period_seconds: int) -> list[Any]:
     """Return a candle as a raw row of Binance."""
     texts = [repr(each) for each in candle[1:6]]
     close_ms = candle.open_ns // MS_NS + period_seconds * 1_000 - 1
-    return [candle.open_ns // MS_NS, *texts, close_ms, "0", candle.trades, "0", "0", "0"]
+    return [candle.open_ns // MS_NS, *texts, close_ms, repr(candle.quote_volume), candle.trades, "0", "0", "0"]

@@ -27,6 +27,7 @@ class Executed(NamedTuple):
         published_ns: Time at which REST and the socket show it.
         first_price: Price in the socket's message; another one than ``price`` if the exchange has corrected it.
         era: Number of times that the exchange's numbers have begun again before it.
+        revised_ns: Time from which REST has the final price; before, it has the first one too.
     """
 
     time_ns: int
@@ -38,6 +39,11 @@ class Executed(NamedTuple):
     published_ns: int
     first_price: float
     era: int
+    revised_ns: int = 0
+
+    def seen(self, view_ns: int) -> Executed:
+        """Return the trade as REST has it at a time."""
+        return self if view_ns >= self.revised_ns else self._replace(price=self.first_price)
 
     @property
     def key(self) -> tuple[int, str]:
@@ -66,6 +72,7 @@ class FinalCandle(NamedTuple):
     close: float
     volume: float
     trades: int
+    quote_volume: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,7 @@ class TapePlan:
         numbered: The exchange numbers its trades.
         late: Spans of time whose trades are published late, with the delay in nanoseconds.
         corrected: Spans of time whose trades have another price in the socket's message.
+        revised: Spans of time whose trades have another price in REST too, with the delay until it has the final one.
         restarts: Times at which the numbers begin again.
         jumps: Times at which a million numbers are left out.
     """
@@ -87,6 +95,7 @@ class TapePlan:
     numbered: bool = True
     late: Sequence[tuple[int, int, int]] = ()
     corrected: Sequence[tuple[int, int]] = ()
+    revised: Sequence[tuple[int, int, int]] = ()
     restarts: Sequence[int] = ()
     jumps: Sequence[int] = ()
 
@@ -122,7 +131,8 @@ def make_tape(plan: TapePlan, random: Random) -> Tape:
         if trades and trades[-1].time_ns == time_ns and not plan.numbered:
             trade_id = trades[-1].trade_id + "f"  # ccxt sorts trades of one millisecond by their ids
         late_ns = max((delay_ns for start, end, delay_ns in plan.late if start <= time_ns < end), default=0)
-        is_corrected = any(start <= time_ns < end for start, end in plan.corrected)
+        revised_ns = max((end + delay_ns for start, end, delay_ns in plan.revised if start <= time_ns < end), default=0)
+        is_corrected = bool(revised_ns) or any(start <= time_ns < end for start, end in plan.corrected)
         trades.append(
             Executed(
                 time_ns,
@@ -134,6 +144,7 @@ def make_tape(plan: TapePlan, random: Random) -> Tape:
                 time_ns + late_ns + _PUBLISH_NS,
                 round(price + 1.5, 2) if is_corrected else price,
                 era,
+                revised_ns,
             )
         )
     return Tape(trades)
@@ -171,5 +182,7 @@ def flat(open_ns: int, last: FinalCandle) -> FinalCandle:
 
 def _candle(open_ns: int, trades: list[Executed]) -> FinalCandle:
     prices = [trade.price for trade in trades]
-    volume = float(sum(Decimal(repr(trade.amount)) for trade in trades))
-    return FinalCandle(open_ns, prices[0], max(prices), min(prices), prices[-1], volume, len(trades))
+    amounts = [Decimal(repr(trade.amount)) for trade in trades]
+    quote = float(sum(Decimal(repr(price)) * amount for price, amount in zip(prices, amounts, strict=True)))
+    first, last, volume = prices[0], prices[-1], float(sum(amounts))
+    return FinalCandle(open_ns, first, max(prices), min(prices), last, volume, len(trades), quote)

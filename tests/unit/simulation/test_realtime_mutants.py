@@ -14,6 +14,7 @@ from dexorder_common.model.realtime import Resumption
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.publisher import IngestorPublisher
+from dexorder_ingestor.realtime import candle_checks
 from dexorder_ingestor.realtime.agreed.trades import AgreedTrades
 from dexorder_ingestor.realtime.agreed.witness import HeardTrades
 from dexorder_ingestor.realtime.candle_checker import CandleChecker
@@ -23,7 +24,7 @@ from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGaps
 from dexorder_ingestor.realtime.numbered.quiet_time import Quiet, QuietTime
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
-from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
+from dexorder_ingestor.realtime.sources.recalled import RecalledTrades
 from dexorder_ingestor.realtime.sources.socket_health import AliveSocket
 from dexorder_ingestor.realtime.sources.unshown import UnshownTrades
 from dexorder_ingestor.realtime.trade_batches import TradeBatches
@@ -37,11 +38,13 @@ from tests.simulation.realtime_profiles import (
     BEHIND_FOR_LONG,
     CORRECTED,
     CORRECTED_ALONE,
+    CORRECTED_KILLED,
     DEAF_AND_BEHIND,
     HOLD,
     LATE,
     RARE,
     RESTARTED,
+    REVISED,
     UNNUMBERED,
 )
 from tests.unit.simulation.test_realtime import SEEDS
@@ -166,8 +169,13 @@ def test_a_candle_that_is_amended_by_a_replica_that_is_behind_is_spoiled(monkeyp
 
 
 def test_values_that_are_not_recalled_after_a_kill_stay_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NumberedFeed, "_recall", lambda self, trades: None)
-    assert Rule.WRONG_VALUE in _broken(CORRECTED, range(1, 21))
+    monkeypatch.setattr(RecalledTrades, "take_query", lambda self, *, now_ns: None)
+    assert Rule.WRONG_VALUE in _broken(CORRECTED_KILLED, range(1, 11))
+
+
+def test_a_late_correction_that_no_quote_volume_shows_stays_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candle_checks, "_near", lambda one, other: True)
+    assert Rule.WRONG_VALUE in _broken(REVISED, range(1, 11))
 
 
 def test_trades_that_came_by_the_socket_alone_stay_wrong_if_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:

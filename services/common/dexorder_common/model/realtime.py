@@ -241,6 +241,7 @@ class Resumption:
         first_ns: By period, the open time of the first candle of all dispatches.
         provisional: Spans to go on asking about.
         unchecked: Candles to compare.
+        compared_ns: Time before which REST has shown the recorded values of all trades; None if it records none.
     """
 
     start_ns: int
@@ -249,6 +250,7 @@ class Resumption:
     first_ns: Mapping[int, int] = field(default_factory=dict)
     provisional: tuple[ProvisionalSpan, ...] = ()
     unchecked: tuple[UncheckedCandles, ...] = ()
+    compared_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ class RealtimeReport:
 
     Attributes:
         count: Trades or candles.
+        compared_ns: Time before which REST has shown the recorded values of all trades; 0 if that is not known.
     """
 
     dispatch_id: str
@@ -265,6 +268,7 @@ class RealtimeReport:
     count: int = 0
     last_trade_id: str = ""
     lag_ns: int = 0
+    compared_ns: int = 0
 
 
 class RealtimeStatus(NamedTuple):

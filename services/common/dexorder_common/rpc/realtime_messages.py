@@ -182,6 +182,7 @@ def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.Res
         ],
         provisional=map(encode_provisional, resumption.provisional),
         unchecked=map(encode_unchecked, resumption.unchecked),
+        compared_until_ns=resumption.compared_ns,
     )
 
 
@@ -199,6 +200,7 @@ def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeRepor
         message.count,
         message.last_trade_id,
         min(message.lag_ns, MAX_TIME_NS),
+        min(message.compared_until_ns, MAX_TIME_NS),
     )
 
 
@@ -281,6 +283,7 @@ def _encode_candle(candle: Candle) -> ohlcv_pb2.OHLCV:
         low=candle.low,
         close=candle.close,
         volume=candle.volume,
+        quote_volume=candle.quote_volume,
         trade_count=candle.trade_count,
     )
 
@@ -293,5 +296,6 @@ def _decode_candle(message: ohlcv_pb2.OHLCV) -> Candle:
         message.low,
         message.close,
         message.volume,
+        message.quote_volume if message.HasField("quote_volume") else None,
         trade_count=message.trade_count if message.HasField("trade_count") else None,
     )

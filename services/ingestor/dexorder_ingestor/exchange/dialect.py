@@ -72,6 +72,8 @@ class CandleFacts:
         running: Index and value of the mark in a raw row that its candle is still open.
         volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
             rounding explains; None if coarser candles are no checksums: not known, or candles are built from trades.
+        quote_is_sum: The quote volume of raw rows is the sum of price times amount of the trades, so it shows each
+            correction of one. Not set where that was not checked.
         publish_seconds: Time after a candle's close in which the exchange publishes it. No exchange promises one; these
             are cautious.
     """
@@ -87,6 +89,7 @@ class CandleFacts:
     symbol_at: Path | None = None
     running: tuple[int, str] | None = None
     volume_tolerance: float | None = None
+    quote_is_sum: bool = False
     publish_seconds: float = 120.0
 
     @property

@@ -6,6 +6,8 @@ are kept as their sum: what they make together. A candle without volume counts a
 gaps.
 Where an exchange has a candle for each period, and each is equal to ours, number of trades included, ten minutes after
 the end and once before, it is the second source that no further trade was there.
+The quote volume is compared too, where the exchange's is the sum of its trades: it shows each correction of a price
+that leaves open, high, low and close as they are.
 Times are the exchange's.
 """
 
@@ -67,8 +69,11 @@ class Group:
 class CandleChecks:
     """Candles that are still to be compared, by period."""
 
-    def __init__(self, periods: Iterable[int], known: Iterable[UncheckedCandles] = ()) -> None:
-        """Go on with those of an earlier dispatch."""
+    def __init__(
+        self, periods: Iterable[int], known: Iterable[UncheckedCandles] = (), *, has_quotes: bool = False
+    ) -> None:
+        """Go on with those of an earlier dispatch; quote volumes are compared if ``has_quotes``."""
+        self._has_quotes = has_quotes
         self._groups: dict[int, list[Group]] = {period: [] for period in periods}
         self.given_up = 0
         """Candles that differed to the end, and those that were too many to be kept."""
@@ -107,7 +112,8 @@ class CandleChecks:
 
     def differing(self, group: Group, theirs: Sequence[Candle]) -> list[int]:
         """Return the open times of the candles of a group that differ from the exchange's own, or may do so."""
-        real = {c.open_ns: c for c in theirs if c.volume > 0 and group.span.start_ns <= c.open_ns < group.span.end_ns}
+        inside = [c for c in theirs if c.volume > 0 and group.span.start_ns <= c.open_ns < group.span.end_ns]
+        real = {c.open_ns: c if self._has_quotes else c._replace(quote_volume=None) for c in inside}
         if equal(group.known.candle, joined(real.values())):
             return []
         ours = group.candles
@@ -197,6 +203,7 @@ def joined(candles: Iterable[Candle]) -> Candle | None:
     if not parts:
         return None
     count = None if any(each.trade_count is None for each in parts) else sum(each.trade_count or 0 for each in parts)
+    quote = None if not all(each.quote_volume for each in parts) else sum(each.quote_volume or 0.0 for each in parts)
     return Candle(
         parts[0].open_ns,
         parts[0].open,
@@ -204,13 +211,22 @@ def joined(candles: Iterable[Candle]) -> Candle | None:
         min(each.low for each in parts),
         parts[-1].close,
         sum(each.volume for each in parts),
-        trade_count=count,
+        quote,
+        count,
     )
 
 
 def equal(one: Candle | None, other: Candle | None) -> bool:
-    """Return whether two candles have the same prices and the same volume; None is a candle without volume."""
+    """Return whether two candles have the same prices and volumes; None is a candle without volume.
+
+    A quote volume that is absent or 0 says nothing.
+    """
     if one is None or other is None or not (one.volume and other.volume):
         return not (one and one.volume) and not (other and other.volume)
-    near = abs(one.volume - other.volume) <= _TOLERANCE * max(one.volume, other.volume)
-    return one[1:5] == other[1:5] and near
+    quotes = one.quote_volume, other.quote_volume
+    return one[1:5] == other[1:5] and _near(one.volume, other.volume) and (not all(quotes) or _near(*quotes))
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    assert one is not None and other is not None
+    return abs(one - other) <= _TOLERANCE * max(one, other)

@@ -28,6 +28,7 @@ from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
 from dexorder_ingestor.realtime.sources.comparison_limits import Room
+from dexorder_ingestor.realtime.sources.recalled import RecalledTrades
 from dexorder_ingestor.realtime.sources.unshown import UnshownTrades
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS, TradeBatch, TradeBatches, lower, lowest_after
 from dexorder_ingestor.realtime.trade_sequence import Gap
@@ -45,6 +46,8 @@ class Resume:
         first_ns: Open time of the first candle of all dispatches, for each period.
         provisional: Spans of trades that an earlier dispatch went on without.
         unchecked: Candles of earlier dispatches that are still to be compared.
+        compared_ns: Time before which REST has shown the recorded values of all trades; None if there is nothing to
+            compare.
     """
 
     start_ns: int
@@ -53,6 +56,7 @@ class Resume:
     first_ns: Mapping[int, int] = field(default_factory=dict)
     provisional: tuple[ProvisionalSpan, ...] = ()
     unchecked: tuple[UncheckedCandles, ...] = ()
+    compared_ns: int | None = None
 
 
 class MissingTrades(NamedTuple):
@@ -63,10 +67,16 @@ class MissingTrades(NamedTuple):
 
 
 class DueTrades(NamedTuple):
-    """A record of trades; ``lowest_later`` is the lowest number in the records behind it, None without any."""
+    """A record of trades.
+
+    Attributes:
+        lowest_later: The lowest number in the records behind it; None without any.
+        compared_ns: See `Resume`, once Kafka has the record; 0 if that is not known.
+    """
 
     batch: TradeBatch
     lowest_later: int | None
+    compared_ns: int = 0
 
 
 class DueRecords(NamedTuple):
@@ -127,6 +137,13 @@ class LiveSeries:
             )
         self.values = UnshownTrades(trades, room or Room())
         """Trades whose values only the socket has shown."""
+        end_ns = resume.start_ns + 1  # the last recorded trade may be of this time
+        compared_ns = end_ns if resume.compared_ns is None or not include_trades else min(resume.compared_ns, end_ns)
+        self.recalled = RecalledTrades(trades, TimeRange(compared_ns, end_ns), last_number, now_ns=now_ns)
+        """Those of the dispatch before."""
+        self._takeover_ns = 0 if last_number is None else resume.start_ns + silent_ns
+        """The exchange's time at the start: trades before it may be recorded, unknown to the relay, with values that
+        were not compared. So they are recorded as corrected ones."""
         self._include_trades = include_trades
         self._start_ns = resume.start_ns
         self._last_id = resume.last_trade_id
@@ -233,6 +250,11 @@ class LiveSeries:
             self._feed.correct(corrected)
             self._take_surprises(answer.clock_ns, now_ns)
 
+    def recall(self, answer: TradeAnswer, *, now_ns: int) -> None:
+        """Add the answer to a query of `recalled`."""
+        found = self.recalled.answered(answer, now_ns=now_ns)
+        self._batches.add([trade._replace(revision=answer.clock_ns) for trade in found], now_ns=now_ns)
+
     def query_failed(self, *, now_ns: int) -> None:
         """Note that the query had no valid answer."""
         self._feed.failed(now_ns=now_ns)
@@ -288,8 +310,15 @@ class LiveSeries:
         batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
         if closed:
             self._live.add_closed(closed)
-        found = map(DueTrades, batches, lowest_after(batches)) if self._include_trades else ()
+        found = list(map(DueTrades, batches, lowest_after(batches))) if self._include_trades else []
+        if found:
+            found[-1] = found[-1]._replace(compared_ns=self._compared_ns())
         return DueRecords(tuple(found), tuple(closed))
+
+    def _compared_ns(self) -> int:
+        """Return the time before which REST has shown the values of all trades that are in records by now."""
+        waiting = [self.values.oldest_ns, self._batches.oldest_ns, self.recalled.oldest_ns]
+        return min([self._feed.settled_ns + 1, *(each for each in waiting if each is not None)])
 
     def recorded(self, record: DueTrades) -> str:
         """Note that Kafka has a record; return the id of the last trade up to which it has all, empty if not known.
@@ -341,16 +370,25 @@ class LiveSeries:
     ) -> None:
         if released:
             self._candles.add(released, self._is_new)
-            self._batches.add([trade for trade in released if self._is_new(trade)], now_ns=now_ns)
+            new = [trade for trade in released if self._is_new(trade)]
+            if self._takeover_ns and new:
+                new = self._as_corrected(new)
+            self._batches.add(new, now_ns=now_ns)
         if live:
-            new, received_ns = filter(self._is_new, live), live[-1].received_ns
-            self._live.add_trades(new, received_ns=received_ns, is_refilled=is_refilled)
+            received_ns = live[-1].received_ns
+            self._live.add_trades(filter(self._is_new, live), received_ns=received_ns, is_refilled=is_refilled)
+
+    def _as_corrected(self, trades: Sequence[Trade]) -> list[Trade]:
+        until_ns = self._takeover_ns
+        if trades[-1].time_ns >= until_ns:
+            self._takeover_ns = 0
+        return [trade._replace(revision=until_ns) if trade.time_ns < until_ns else trade for trade in trades]
 
     def _take_surprises(self, revision: int, now_ns: int) -> None:
         """Take what a feed has beside the trades that it releases in order."""
         feed = self._feed
         if isinstance(feed, NumberedFeed):
-            self._take_numbered(feed, revision, now_ns)
+            self._take_numbered(feed, now_ns)
         if feed.alone:
             self.values.add(feed.alone, now_ns=now_ns)
             feed.alone = []
@@ -361,7 +399,7 @@ class LiveSeries:
             self._record([trade._replace(revision=revision) for trade in corrected], now_ns)
             self._candles.doubt(corrected)
 
-    def _take_numbered(self, feed: NumberedFeed, revision: int, now_ns: int) -> None:
+    def _take_numbered(self, feed: NumberedFeed, now_ns: int) -> None:
         if feed.seam is not None:
             self._begin_again(feed.seam, now_ns)
             feed.seam = None
@@ -370,9 +408,6 @@ class LiveSeries:
             self.late += len(late)
             self._record(late, now_ns)
             self._candles.add(late)
-        if feed.recalled:
-            recalled, feed.recalled = feed.recalled, []
-            self._batches.add([trade._replace(revision=revision) for trade in recalled], now_ns=now_ns)
 
     def _record(self, trades: Sequence[Trade], now_ns: int) -> None:
         self._batches.add(trades, now_ns=now_ns)

@@ -17,7 +17,7 @@ An answer has to repeat the last released trade, so an empty or a wrong one prov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange, merge, subtract
@@ -79,9 +79,6 @@ class NumberedFeed:
         """Released trades with the values that REST has instead, until the caller takes them."""
         self.alone: list[Trade] = []
         """Trades of the socket that nothing has shown before, until the caller takes them."""
-        self.recalled: list[Trade] = []
-        """The last trades of an earlier dispatch as REST shows them, until the caller takes them: it may have recorded
-        values of the socket that it could not compare any more."""
         self.seam: Seam | None = None
         """Numbers have begun again: trades behind the released ones, until the caller takes them."""
         self.gaps = OpenGaps(provisional)
@@ -347,15 +344,9 @@ class NumberedFeed:
         released = self._sequence.add(trades)
         self._note(released)
         if self._recorded is not None:
-            self._recall(released)
             return released
         # the search may have missed the last trade before the start: then its successor is found behind it
         return [trade for trade in released if trade.time_ns >= self._begin_ns]
-
-    def _recall(self, trades: Iterable[Trade]) -> None:
-        if self._recorded is not None:
-            last = self._recorded
-            self.recalled += [trade for trade in trades if last - self._back < trade.number <= last]
 
     def _note(self, released: list[Trade]) -> None:
         if released:
@@ -424,9 +415,7 @@ class NumberedFeed:
         self.corrected += self._known.judge(trades, now_ns=now_ns)
         if last is None and found is not None:
             self._last = self._last or found
-            known = [trade for trade in trades if trade.number <= link]
-            self._known.add(known)
-            self._recall(known)
+            self._known.add(trade for trade in trades if trade.number <= link)
         self._is_confirmed = True
         return found is not None
 

@@ -97,7 +97,7 @@ class RecordPublisher:
         headers = self.headers.next(Kind.TRADES, 0, span, fetched_ns=self._clock.wall_ns())
         await self.services.joiner.produce(headers, trades_value(trades))
         self.services.metrics.trades.labels(self.services.venue.name).inc(len(trades))
-        self._report(0, span, len(trades), self.series.recorded(record))
+        self._report(0, span, len(trades), self.series.recorded(record), record.compared_ns)
 
     async def _produce_candles(self, closed: ClosedCandles) -> None:
         period = closed.period_seconds
@@ -132,7 +132,9 @@ class RecordPublisher:
         self.services.reports.tell(self, known)
         return known.provisional != told.provisional
 
-    def _report(self, period_seconds: int, span: TimeRange, count: int, last_trade_id: str = "") -> None:
+    def _report(
+        self, period_seconds: int, span: TimeRange, count: int, last_trade_id: str = "", compared_ns: int = 0
+    ) -> None:
         ticker, lag_ns = self.headers.dispatch.ticker, self._clock.wall_ns() - span.end_ns
-        report = SeriesReport(self.job_id, ticker, period_seconds, span, count, last_trade_id, lag_ns)
+        report = SeriesReport(self.job_id, ticker, period_seconds, span, count, last_trade_id, lag_ns, compared_ns)
         self.services.reports.add(self, report)

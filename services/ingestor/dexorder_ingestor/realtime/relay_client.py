@@ -44,6 +44,7 @@ class SeriesReport:
         count: Trades or candles.
         last_trade_id: Id of the last trade that is settled; empty for candles.
         lag_ns: Time from the end of ``span`` to Kafka's acknowledgement.
+        compared_ns: Time before which REST has shown the recorded values of all trades; 0 if that is not known.
     """
 
     job_id: str
@@ -53,6 +54,7 @@ class SeriesReport:
     count: int
     last_trade_id: str = ""
     lag_ns: int = 0
+    compared_ns: int = 0
 
     def then(self, other: SeriesReport) -> SeriesReport | None:
         """Return both as one, or None if they are not adjacent."""
@@ -62,7 +64,8 @@ class SeriesReport:
             return None
         span = TimeRange(self.span.start_ns, other.span.end_ns)
         last_trade_id = other.last_trade_id or self.last_trade_id
-        return replace(other, span=span, count=self.count + other.count, last_trade_id=last_trade_id)
+        count, compared_ns = self.count + other.count, other.compared_ns or self.compared_ns
+        return replace(other, span=span, count=count, last_trade_id=last_trade_id, compared_ns=compared_ns)
 
 
 class ReportedJob(Protocol):
@@ -216,6 +219,7 @@ async def resume(
         {each.period_seconds: each.first_ns or each.start_ns for each in answer.candles},
         tuple(sorted(map(decode_provisional, answer.provisional))),
         tuple(map(decode_unchecked, answer.unchecked)),
+        answer.compared_until_ns if answer.HasField("compared_until_ns") else None,
     )
 
 
@@ -228,4 +232,5 @@ def _encode(progress: SeriesReport) -> pb.RealtimeReport:
         count=progress.count,
         last_trade_id=progress.last_trade_id or None,
         lag_ns=max(0, progress.lag_ns),
+        compared_until_ns=progress.compared_ns,
     )

@@ -56,6 +56,11 @@ class TradeBatches:
         """Return the number of trades that are in no record yet."""
         return len(self._trades)
 
+    @property
+    def oldest_ns(self) -> int | None:
+        """Time of the oldest of them; None without any."""
+        return min((trade.time_ns for trade in self._trades), default=None)
+
     def add(self, trades: Sequence[Trade], *, now_ns: int) -> None:
         """Add released trades."""
         if trades and not self._trades:

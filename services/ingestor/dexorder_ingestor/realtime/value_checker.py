@@ -1,8 +1,10 @@
-"""Task of a realtime job that asks REST about the trades that came by the socket alone, and the calls it may make."""
+"""Task of a realtime job that asks REST about the values of trades: those that came by the socket alone, and those that
+the dispatch before had not compared."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dexorder_common.model.times import SECOND_NS
@@ -32,16 +34,18 @@ class ValueChecker(MarketTask):
                 await self._look()
         finally:
             self.series.values.clear()
-            self._tell()
+            if not self._venue.trade_series.numbered:  # otherwise the next dispatch compares them
+                self._tell()
 
     def _seconds_to_wait(self) -> float:
-        due_ns = self.series.values.due_ns()
-        left = _LOOK_SECONDS if due_ns is None else (due_ns - self._now_ns()) / SECOND_NS
+        due_ns = [each for each in (self.series.values.due_ns(), self.series.recalled.due_ns()) if each is not None]
+        left = (min(due_ns) - self._now_ns()) / SECOND_NS if due_ns else _LOOK_SECONDS
         return min(max(left, _SOONEST_SECONDS), _LOOK_SECONDS)
 
     async def _look(self) -> None:
-        now_ns = self._now_ns()
-        query = self.series.values.take_query(self.series.settled_ns, now_ns=now_ns)
+        series, now_ns = self.series, self._now_ns()
+        recall = series.recalled.take_query(now_ns=now_ns)
+        query = recall or series.values.take_query(series.settled_ns, now_ns=now_ns)
         self._tell()
         if query is None:
             return
@@ -50,23 +54,29 @@ class ValueChecker(MarketTask):
         if others_wait or not services.comparisons.take(now_ns=now_ns, can_wait=self.has_candles):
             await asyncio.sleep(_LOOK_SECONDS)
             return
-        await self._query(query)
+        if recall:
+            await self._query(query, series.recall, series.recalled.failed)
+        else:
+            await self._query(query, series.compared, series.values.failed)
 
-    async def _query(self, query: TradeQuery) -> None:
+    async def _query(self, query: TradeQuery, answered: Callable[..., None], failed: Callable[..., None]) -> None:
+        def take(answer: TradeAnswer) -> None:
+            answered(answer, now_ns=self._now_ns())
+            self.changed()
+
         try:
-            await self.services.queries.trades(self.symbol, query, self._answered)
+            await self.services.queries.trades(self.symbol, query, take)
         except ExchangeFailure as error:
             self._log.info("trades not compared yet", reason=str(error)[:300])
-            self.series.values.failed(now_ns=self._now_ns())
+            failed(now_ns=self._now_ns())
             return
         self._metrics.trade_comparisons.labels(self._venue.name).inc()
-
-    def _answered(self, answer: TradeAnswer) -> None:
-        self.series.compared(answer, now_ns=self._now_ns())
-        self.changed()
 
     def _tell(self) -> None:
         left_out = self.series.values.take_left_out()
         if left_out is not None:
             self._metrics.uncompared_trades.labels(self._venue.name).inc(left_out.trades)
             self._log.info("trades not compared with REST", trades=left_out.trades, span=str(left_out.span))
+        if span := self.series.recalled.take_left_out():
+            self._metrics.uncompared_spans.labels(self._venue.name).inc()
+            self._log.info("trades of an earlier dispatch not compared with REST", span=str(span))

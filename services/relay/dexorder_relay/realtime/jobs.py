@@ -182,6 +182,7 @@ class RealtimeJobs:
                 changes,
                 current=True,
                 last_trade_id=each.last_trade_id,
+                compared_ns=each.compared_ns,
             )
             if (position := job.positions.get(period)) is not None:
                 position.count += each.count

@@ -190,11 +190,13 @@ def settle(
     *,
     current: bool,
     last_trade_id: str = "",
+    compared_ns: int = 0,
 ) -> None:
     """Settle what Kafka has of a series; candles that realtime did not bring are fetched as history."""
     position, hole = job.settle(period, span, current=current, last_trade_id=last_trade_id)
     if position is None:
         return
+    position.compared_ns = compared_ns or position.compared_ns
     if realtime_dataset(period) is TRADES:
         registry.dirty.add(job.id)
     else:

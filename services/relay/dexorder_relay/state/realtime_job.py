@@ -55,6 +55,7 @@ class SeriesPosition:
         last_trade_id: Id of the last trade before ``next_ns``; empty for candles, or if it is not known.
         count: Trades or candles reported since the relay's start.
         reported_ns: Wall clock time of the last report; 0 without one.
+        compared_ns: Time before which REST has shown the recorded values of all trades; 0 if that was never told.
     """
 
     from_ns: int
@@ -63,6 +64,7 @@ class SeriesPosition:
     count: int = 0
     reported_ns: int = 0
     lag_ns: int = 0
+    compared_ns: int = 0
 
     @property
     def settled_ns(self) -> int:
@@ -238,7 +240,8 @@ class RealtimeJob:
         first_ns = {period: self.positions[period].from_ns for period in candles}
         known = self.knowledge
         last_id = trades.last_trade_id if trades else ""
-        return Resumption(start_ns, last_id, candles, first_ns, known.provisional, known.unchecked)
+        compared_ns = (trades.compared_ns or trades.from_ns) if trades else None
+        return Resumption(start_ns, last_id, candles, first_ns, known.provisional, known.unchecked, compared_ns)
 
     def settle(
         self, period: int, span: TimeRange, *, current: bool, last_trade_id: str = ""

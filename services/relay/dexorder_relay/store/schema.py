@@ -120,7 +120,10 @@ UPDATE triggers SET registered_sequence = change;
 _VERSION_5 = """
 ALTER TABLE triggers ADD COLUMN revision INTEGER NOT NULL DEFAULT 1;
 """
-STEPS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+_VERSION_6 = """
+ALTER TABLE realtime_positions ADD COLUMN compared_ns INTEGER NOT NULL DEFAULT 0;
+"""
+STEPS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 """Steps that bring a file from each version to the next. A released step is never edited."""
 LAST_NUMBER, COVERAGE_READ, GENERATION = "dispatch", "coverage_read_ns", "generation"
 """Names in ``meta``: the last number of a dispatch, the time at which coverage was last read from its table, and the
@@ -147,7 +150,7 @@ REALTIME_JOB = Columns(
     RealtimeJob,
     *("id", "ticker", "dispatch_id", "sent", "dispatched_ns", "dispatches", "failures_in_a_row", "error"),
 )
-POSITION = Columns(SeriesPosition, "from_ns", "next_ns", "last_trade_id")
+POSITION = Columns(SeriesPosition, "from_ns", "next_ns", "last_trade_id", "compared_ns")
 KNOWLEDGE = Columns(Knowledge, "provisional", "unchecked")
 HISTORY_PART = Columns(HistoryPart)
 UDF = Columns(UdfRegistration)

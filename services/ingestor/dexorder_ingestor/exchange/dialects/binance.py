@@ -55,6 +55,7 @@ DIALECT = Dialect(
         columns=_COLUMNS,
         linear_columns=_COLUMNS,
         volume_tolerance=1e-12,
+        quote_is_sum=True,
         publish_seconds=30.0,
     ),
     trades=TradeSeries(numbered=True, from_number="fromId", watch={"name": "aggTrade"}, fills=_fills),

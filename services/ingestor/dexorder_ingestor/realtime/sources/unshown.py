@@ -4,7 +4,7 @@ The message of a trade may have been damaged, or the exchange has corrected the 
 break the feed does not ask REST about them, so this asks once for each of them, about a minute later, many at a time. A
 trade with other values counts as corrected as soon as some answers agree (`corrections.py`).
 
-Trades that no answer shows in time are left out, and so are the oldest if too many wait.
+Trades that no answer shows in time are left out, and so are new ones while too many wait.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _LACKS = 3
 """Answers that have a later trade without one, after which it is left out."""
 MAX_KEPT = 10_000
 """Trades of one market that wait."""
+_BLOCK_NS = 5 * SECOND_NS
+"""The oldest of those that wait is known to such a block of time."""
 
 
 class LeftOut(NamedTuple):
@@ -54,6 +56,8 @@ class UnshownTrades:
         self._series = series
         self._room = room
         self._waiting: dict[str, _Waiting] = {}
+        self._blocks: dict[int, int] = {}
+        """Number of trades that wait, by the block of their time."""
         self._asked: dict[str, Trade] = {}
         """Trades of the query; those that differ are compared with all of them again."""
         self._seen: set[str] = set()
@@ -61,24 +65,30 @@ class UnshownTrades:
         self._corrections = Corrections()
         self._doubt_ns = _DOUBT_NS
         self._not_before_ns = 0
-        self._left_out: LeftOut | None = None
+        self._left_out = 0
+        self._left_from_ns, self._left_until_ns = 0, 0
 
     def __len__(self) -> int:
         """Return the number of trades that wait."""
         return len(self._waiting)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """A time before the oldest trade that waits, by a few seconds at most; None without any."""
+        return min(self._blocks) * _BLOCK_NS if self._blocks else None
 
     def add(self, trades: Iterable[Trade], *, now_ns: int) -> None:
         """Add trades as the socket has sent them. An id that was made of the values proves them by itself."""
         for trade in trades:
             if not trade.trade_id or trade.trade_id.startswith(MADE_ID) or trade.trade_id in self._waiting:
                 continue
-            while self._waiting and (len(self._waiting) >= MAX_KEPT or self._room.left <= 0):
-                self._leave_out([next(iter(self._waiting))])
-            if self._room.left > 0:
-                self._waiting[trade.trade_id] = _Waiting(trade, now_ns)
-                self._room.left -= 1
-            else:
+            if len(self._waiting) >= MAX_KEPT or self._room.left <= 0:
                 self._count_left_out(trade)
+                continue
+            self._waiting[trade.trade_id] = _Waiting(trade, now_ns)
+            self._room.left -= 1
+            block = trade.time_ns // _BLOCK_NS
+            self._blocks[block] = self._blocks.get(block, 0) + 1
 
     def shown(self, trades: Iterable[Trade]) -> None:
         """Note what an answer of REST to another query has shown; those with the same values need no query."""
@@ -142,8 +152,8 @@ class UnshownTrades:
 
     def take_left_out(self) -> LeftOut | None:
         """Return the trades that were left out since the last call."""
-        found, self._left_out = self._left_out, None
-        return found
+        count, self._left_out = self._left_out, 0
+        return LeftOut(count, TimeRange(self._left_from_ns, self._left_until_ns + 1)) if count else None
 
     def _next_page(self, settled_ns: int, now_ns: int) -> dict[str, Trade]:
         found: dict[str, Trade] = {}
@@ -168,8 +178,12 @@ class UnshownTrades:
 
     def _forget(self, ids: Iterable[str]) -> None:
         for trade_id in list(ids):
-            if self._waiting.pop(trade_id, None) is not None:
+            if (each := self._waiting.pop(trade_id, None)) is not None:
                 self._room.left += 1
+                block = each.trade.time_ns // _BLOCK_NS
+                self._blocks[block] -= 1
+                if not self._blocks[block]:
+                    del self._blocks[block]
 
     def _leave_out(self, ids: Iterable[str]) -> None:
         for trade_id in ids:
@@ -177,6 +191,7 @@ class UnshownTrades:
             self._forget([trade_id])
 
     def _count_left_out(self, trade: Trade) -> None:
-        count, span = self._left_out or (0, TimeRange(trade.time_ns, trade.time_ns + 1))
-        span = TimeRange(min(span.start_ns, trade.time_ns), max(span.end_ns, trade.time_ns + 1))
-        self._left_out = LeftOut(count + 1, span)
+        time_ns = trade.time_ns
+        self._left_from_ns = min(self._left_from_ns, time_ns) if self._left_out else time_ns
+        self._left_until_ns = max(self._left_until_ns, time_ns) if self._left_out else time_ns
+        self._left_out += 1

@@ -129,3 +129,27 @@ def test_which_candles_of_the_exchange_are_a_witness(
     (group,) = checks.due(_at(1) + DELAYS_NS[0])
     again: Group = replace(group, known=group.known._replace(comparisons=comparisons))
     assert checks.are_witnessed(again, theirs) == proven
+
+
+def test_a_price_that_changes_nothing_but_the_quote_volume_differs_where_the_exchange_has_the_sum() -> None:
+    ours = [_candle(minute)._replace(quote_volume=3.0) for minute in range(2)]
+    for theirs, has_quotes, differ in (
+        ((3.0, 3.0), True, []),
+        ((3.0, 3.0 + 1e-6), True, [_at(1)]),
+        ((3.0, 3.0 + 1e-6), False, []),
+        ((3.0, 3.0 * (1 + 1e-9)), True, []),
+        ((3.0, 0.0), True, []),
+        ((3.0, None), True, []),
+    ):
+        checks = CandleChecks([60], has_quotes=has_quotes)
+        checks.add(_closed(*ours, end=2))
+        for group in checks.due(_at(10)):
+            checks.confirm(group)
+        (group,) = checks.due(_at(20))
+        assert group.span == TimeRange(_at(0), _at(2)), "both as one"
+        found = [_candle(minute)._replace(quote_volume=quote) for minute, quote in enumerate(theirs)]
+        assert checks.differing(group, found) == differ
+        earlier = CandleChecks([60], checks.unchecked(), has_quotes=has_quotes)
+        (group,) = earlier.due(_at(20))
+        both = [_at(0), _at(1)] if differ else []
+        assert earlier.differing(group, found) == both, "the relay knows their sum alone"

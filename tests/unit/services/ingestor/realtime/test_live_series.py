@@ -14,7 +14,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
-from dexorder_ingestor.realtime.live_series import DueRecords, DueTrades, LiveSeries, MissingTrades, Resume
+from dexorder_ingestor.realtime.live_series import DueRecords, LiveSeries, MissingTrades, Resume
 from dexorder_ingestor.realtime.trade_batches import MAX_BATCH_NS, TradeBatch
 from dexorder_ingestor.realtime.trade_sequence import Gap
 from tests.examples import few
@@ -55,7 +55,8 @@ def test_trades_of_the_socket_are_a_record_at_the_next_tenth_of_a_second() -> No
     assert live.take_records(now_ns=MAX_BATCH_NS - 1) == NOTHING
     assert not live.has_records_before(MAX_BATCH_NS) and live.has_records_before(1 + MAX_BATCH_NS)
     ((record,), closed) = live.take_records(now_ns=MAX_BATCH_NS)
-    assert record == DueTrades(TradeBatch(TimeRange(BEGIN_NS, after(2)), (trade(100, 1), trade(101, 2))), None)
+    batch = TradeBatch(TimeRange(BEGIN_NS, after(2)), (trade(100, 1), trade(101, 2)))
+    assert (record.batch, record.lowest_later) == (batch, None)
     assert closed == () and live.backlog == 0
     assert live.recorded(record) == "101"
 
@@ -64,8 +65,6 @@ def test_a_trade_behind_a_missing_number_waits_for_the_answer_that_has_it() -> N
     live = series()
     assert live.take_query(now_ns=0) == TradeQuery(number=0)
     assert live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0) == MissingTrades((), ())
-    ((again,), _) = live.take_records(now_ns=0, flush=True)
-    assert again.batch == TradeBatch(TimeRange(BEGIN_NS, BEGIN_NS), (trade(99, -1)._replace(revision=after(0)),))
     live.received([trade(101, 2)], now_ns=10)
     assert live.backlog == 0 and not live.has_news
     due_ns = live.next_query_ns(now_ns=10, exchange_ns=after(2))
@@ -176,7 +175,7 @@ def test_numbers_that_eight_answers_lack_do_not_exist() -> None:
         found.append(live.answered(answer, now_ns=n * MINUTE_NS) if n < 8 else MissingTrades((), ()))
     assert found[:7] == [MissingTrades((), ())] * 7
     assert found[7] == MissingTrades((Gap(100, 101),), ())
-    assert live.backlog == 2, "102, and 99 again"
+    assert live.backlog == 1
 
 
 def test_a_repair_amends_the_candle_and_records_its_trades_again_before_a_later_position() -> None:
@@ -352,10 +351,47 @@ def test_trades_whose_numbers_begin_again_are_recorded_behind_the_old_ones_and_t
     assert [(span.first_id, span.last_id) for span in live.provisional] == [("0", "0"), ("103", str(2**62))]
     trades, closed = live.take_records(now_ns=60 * SECOND_NS, flush=True)
     recorded = [each for due in trades for each in due.batch.trades]
-    assert [each.trade_id for each in recorded] == ["99", "100", "101", "102", "1", "2", "3"]
+    assert [each.trade_id for each in recorded] == ["100", "101", "102", "1", "2", "3"]
     assert not any(due.batch.span.start_ns < new[0].time_ns < due.batch.span.end_ns for due in trades), "apart"
     assert [live.recorded(due) for due in trades][-1] == "3", "the next dispatch goes on behind the new number"
     assert [candle.volume for page in closed for candle in page.candles] == [0.25 * 5]
+
+
+def test_a_record_says_up_to_when_values_are_compared_and_a_correction_counts_once_it_is_in_a_record() -> None:
+    live = series()
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0)
+    live.received([trade(100, 11), trade(101, 12)], now_ns=0)
+    ((record,), _) = live.take_records(now_ns=0, flush=True)
+    assert after(5) < record.compared_ns <= after(11)
+    live.received([trade(102, 90)], now_ns=85 * SECOND_NS)
+    for second in (85, 86, 88):
+        assert live.values.take_query(live.settled_ns, now_ns=second * SECOND_NS) == TradeQuery(number=100)
+        found = [trade(100, 11)._replace(price=1.0), trade(101, 12), trade(102, 90)]
+        live.compared(TradeAnswer(found, False, after(second)), now_ns=second * SECOND_NS)
+    live.set_tick(1_000 * SECOND_NS)
+    live.received([trade(103, 91)], now_ns=89 * SECOND_NS)
+    assert live.take_records(now_ns=90 * SECOND_NS).trades == ()
+    assert live._compared_ns() <= after(11), "the correction waits for its record"
+    ((record,), _) = live.take_records(now_ns=90 * SECOND_NS, flush=True)
+    assert after(80) < record.compared_ns <= after(90) and any(each.revision for each in record.batch.trades)
+
+
+def test_the_next_series_records_again_what_was_not_compared() -> None:
+    resume = Resume(after(20), "119", compared_ns=after(10), candles={})
+    live = LiveSeries(NUMBERED, resume, include_trades=True, periods=(), poll_ns=SECOND_NS, now_ns=0)
+    tape = [trade(100 + n, n) for n in range(23)]
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer(tape, False, after(23)), now_ns=0)
+    ((first,), _) = live.take_records(now_ns=0, flush=True)
+    assert [each.number for each in first.batch.trades] == [120, 121, 122] and first.compared_ns == after(10)
+    for second in (0, 1):
+        assert live.recalled.take_query(now_ns=second * SECOND_NS) is not None
+        live.recall(TradeAnswer(tape, False, after(23)), now_ns=second * SECOND_NS)
+    ((again,), _) = live.take_records(now_ns=SECOND_NS, flush=True)
+    assert [each.number for each in again.batch.trades] == list(range(110, 120))
+    assert all(each.revision == after(23) for each in again.batch.trades)
+    assert again.compared_ns == after(22) + 1, "REST has shown all of them"
 
 
 def test_wrong_prices_of_the_socket_are_corrected_though_trades_come_without_a_break() -> None:

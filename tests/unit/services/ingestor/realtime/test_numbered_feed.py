@@ -180,19 +180,6 @@ def test_a_market_that_begins_without_an_earlier_trade_may_have_had_some_and_tha
     assert again.provisional == feed.provisional
 
 
-def test_the_last_trades_of_an_earlier_dispatch_are_recalled_with_the_values_of_rest() -> None:
-    for searched in (False, True):  # the same where an older candle is wanted, too
-        feed, known = (
-            NumberedFeed(replace(BY_NUMBER, page=6), BEGIN_NS, 99, now_ns=0, search=searched),
-            [_trade(n, BEGIN_NS + n - 100 + 3 * searched) for n in range(95, 102)],
-        )
-        for _ in range(2):
-            first = feed.query().number or 0
-            trades = [trade for trade in known if trade.number >= first]
-            feed.answered(TradeAnswer(trades, False, BEGIN_NS), now_ns=0)
-        assert [trade.number for trade in feed.recalled] == [97, 98, 99]
-
-
 def test_a_gap_is_queried_after_a_moment_in_which_shuffled_messages_may_close_it() -> None:
     feed = _begun()
     assert feed.received([_trade(102, BEGIN_NS + 2)], now_ns=10) == []

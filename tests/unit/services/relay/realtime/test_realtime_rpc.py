@@ -176,7 +176,9 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
         ((period, open_ns),) = [(each.period_seconds, each.start_ns) for each in begin.candles]
         assert period == 60 and 0 <= open_ns - begin.start_ns < MINUTE_NS and open_ns % MINUTE_NS == 0
         now_ns = begin.start_ns
-        assert not await report(s, sent.job_id, (0, now_ns, now_ns + 5), count=3, last_trade_id="77", lag_ns=9)
+        assert begin.compared_until_ns == begin.start_ns, "nothing is recorded, so there is nothing to compare"
+        told = {"count": 3, "last_trade_id": "77", "lag_ns": 9, "compared_until_ns": now_ns + 2}
+        assert not await report(s, sent.job_id, (0, now_ns, now_ns + 5), **told)
         assert not await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS), count=1)
         job = await the_job(s)
         assert job.ingestor == "i1"
@@ -193,7 +195,7 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
         await one.ready()
         again = await one.job()  # its lease has expired
         begin = await resume(s, again.job_id)
-        assert (begin.start_ns, begin.last_trade_id) == (now_ns + 6, "77")
+        assert (begin.start_ns, begin.last_trade_id, begin.compared_until_ns) == (now_ns + 6, "77", now_ns + 2)
         assert [each.start_ns for each in begin.candles] == [open_ns + MINUTE_NS]
 
 

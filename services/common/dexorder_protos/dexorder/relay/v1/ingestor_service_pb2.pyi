@@ -242,6 +242,7 @@ class ResumeRealtimeResponse(_message.Message):
     CANDLES_FIELD_NUMBER: _builtins.int
     PROVISIONAL_FIELD_NUMBER: _builtins.int
     UNCHECKED_FIELD_NUMBER: _builtins.int
+    COMPARED_UNTIL_NS_FIELD_NUMBER: _builtins.int
     current: _builtins.bool
     """False if the job_id is fenced, ended or unknown; the other fields are not set then."""
     start_ns: _builtins.int
@@ -251,6 +252,10 @@ class ResumeRealtimeResponse(_message.Message):
     """
     last_trade_id: _builtins.str
     """Id of the last trade that is settled before start_ns; absent if none is known."""
+    compared_until_ns: _builtins.int
+    """The last RealtimeReport.compared_until_ns, or else where the trades begin: values of recorded trades behind it are
+    still to be compared with the exchange's REST. Absent if no trades are produced.
+    """
     @_builtins.property
     def candles(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandleStart]:
         """Where the candles of each period of the dispatch begin."""
@@ -272,13 +277,19 @@ class ResumeRealtimeResponse(_message.Message):
         candles: _abc.Iterable[Global___CandleStart] | None = ...,
         provisional: _abc.Iterable[_realtime_service_pb2.ProvisionalSpan] | None = ...,
         unchecked: _abc.Iterable[Global___UncheckedCandles] | None = ...,
+        compared_until_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compared_until_ns", b"_compared_until_ns", "_last_trade_id", b"_last_trade_id", "compared_until_ns", b"compared_until_ns", "last_trade_id", b"last_trade_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "candles", b"candles", "current", b"current", "last_trade_id", b"last_trade_id", "provisional", b"provisional", "start_ns", b"start_ns", "unchecked", b"unchecked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compared_until_ns", b"_compared_until_ns", "_last_trade_id", b"_last_trade_id", "candles", b"candles", "compared_until_ns", b"compared_until_ns", "current", b"current", "last_trade_id", b"last_trade_id", "provisional", b"provisional", "start_ns", b"start_ns", "unchecked", b"unchecked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compared_until_ns: _TypeAlias = _typing.Literal["compared_until_ns"]  # noqa: Y015
+    _WhichOneofArgType__compared_until_ns: _TypeAlias = _typing.Literal["_compared_until_ns", b"_compared_until_ns"]  # noqa: Y015
     _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
     _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compared_until_ns) -> _WhichOneofReturnType__compared_until_ns | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_trade_id) -> _WhichOneofReturnType__last_trade_id | None: ...
 
 Global___ResumeRealtimeResponse: _TypeAlias = ResumeRealtimeResponse  # noqa: Y015
@@ -449,6 +460,7 @@ class RealtimeReport(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     LAST_TRADE_ID_FIELD_NUMBER: _builtins.int
     LAG_NS_FIELD_NUMBER: _builtins.int
+    COMPARED_UNTIL_NS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch."""
     start_ns: _builtins.int
@@ -461,6 +473,10 @@ class RealtimeReport(_message.Message):
     """Id of the last trade that is settled; only of trades."""
     lag_ns: _builtins.int
     """Nanoseconds from end_ns to Kafka's acknowledgement by the ingestor's clock; for people."""
+    compared_until_ns: _builtins.int
+    """Nanoseconds since the epoch before which the exchange's REST has shown the values of all recorded trades, or they were
+    left out; only of trades. 0 changes nothing.
+    """
     @_builtins.property
     def series(self) -> _common_pb2.Series:
         """Trades or candles of the dispatch's market."""
@@ -475,10 +491,11 @@ class RealtimeReport(_message.Message):
         count: _builtins.int = ...,
         last_trade_id: _builtins.str | None = ...,
         lag_ns: _builtins.int = ...,
+        compared_until_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id", "series", b"series"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "count", b"count", "end_ns", b"end_ns", "job_id", b"job_id", "lag_ns", b"lag_ns", "last_trade_id", b"last_trade_id", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "compared_until_ns", b"compared_until_ns", "count", b"count", "end_ns", b"end_ns", "job_id", b"job_id", "lag_ns", b"lag_ns", "last_trade_id", b"last_trade_id", "series", b"series", "start_ns", b"start_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
     _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015

@@ -105,13 +105,22 @@ def test_what_rest_leaves_out_or_does_not_answer_is_left_out_and_named() -> None
     )
 
 
-def test_markets_share_the_room_and_each_leaves_out_its_oldest_trades() -> None:
+def test_markets_share_the_room_and_leave_out_new_trades_while_it_is_full() -> None:
     room = Room(left=5)
     one, other = waiting(1, 2, 3, 4, room=room), waiting(1, 2, 3, room=room)
     assert (len(one), len(other), room.left) == (4, 1, 0)
-    assert other.take_left_out() == LeftOut(2, TimeRange(SECOND_NS, 2 * SECOND_NS + 1))
+    assert other.take_left_out() == LeftOut(2, TimeRange(2 * SECOND_NS, 3 * SECOND_NS + 1))
     one.clear()
     assert room.left == 4 and one.take_left_out() == LeftOut(4, TimeRange(SECOND_NS, 4 * SECOND_NS + 1))
+
+
+def test_the_oldest_trade_that_waits_is_known_to_five_seconds() -> None:
+    unshown = waiting(13, 7, 12, 21)
+    seen = [unshown.oldest_ns]
+    for number in (12, 7, 21, 13):
+        unshown.forget([trade(number)])
+        seen.append(unshown.oldest_ns)
+    assert seen == [5 * SECOND_NS, 5 * SECOND_NS, 10 * SECOND_NS, 10 * SECOND_NS, None]
 
 
 def test_500_markets_use_a_fifth_of_the_calls_and_markets_without_candles_come_first() -> None:
