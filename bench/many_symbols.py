@@ -4,7 +4,7 @@
 
 Starts a suite whose simulated exchange has so many further markets, each with a candle every minute, writes a file of
 tickers and runs ``dexorder history --file``. Then ccxt alone fetches the same symbols with as many clients as slots and
-one throttle. Prints Markdown: seconds, calls a symbol, and the largest memory of each part. The exit code is the
+one throttle. Prints Markdown: seconds, calls a symbol, CPU and the largest memory of each part. The exit code is the
 command's.
 """
 
@@ -25,6 +25,7 @@ from typing import Any
 
 from bench.memory import family
 from bench.parts.backfill import PAGE, SLOTS, ccxt_clients
+from bench.parts.cpu import all_cpu_seconds
 from dexorder.supervisor.plan import PARTS
 from tests.rig import report
 from tests.rig.suite import Suite, running_suite
@@ -76,18 +77,29 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
     """Run the command and ccxt; return the table and the command's exit code."""
     tickers = folder / "tickers.txt"
     tickers.write_text("".join(f"{symbol}.SIM\n" for symbol in wanted))
-    before, started = suite.metric("ingestor", "dexorder_ingestor_calls_total"), time.perf_counter()
+    before, cpu_before = suite.metric("ingestor", "dexorder_ingestor_calls_total"), all_cpu_seconds(suite)
+    started, command_before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     span = ("--since", SINCE, "--until", UNTIL)
     files = ("--file", str(tickers), "--state", str(folder / "run"))
     ended = suite.dexorder("history", "1m", *files, *span, "--quiet", timeout=1_800)
     seconds = time.perf_counter() - started
     calls = suite.metric("ingestor", "dexorder_ingestor_calls_total") - before
-    client_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    command = resource.getrusage(resource.RUSAGE_CHILDREN)
+    client_mib = command.ru_maxrss / 1024
+    cpu = {part: used - cpu_before[part] for part, used in all_cpu_seconds(suite).items()}
+    cpu["the command"] = sum(command[:2]) - sum(command_before[:2])
     memory = largest_mib(suite)
     alone, alone_calls = asyncio.run(ccxt_alone(suite, wanted))
     rows = [
         report.Row("seconds", f"{seconds:.1f}", f"{alone:.1f}", f"{alone / seconds:.2f}", "at least 1.0"),
         report.Row("calls a symbol", f"{calls / len(wanted):.2f}", f"{alone_calls / len(wanted):.2f}", "", ""),
+        report.Row(
+            f"CPU ms a symbol, all {sum(cpu.values()) * 1_000 / len(wanted):.0f}",
+            ", ".join(f"{part} {used * 1_000 / len(wanted):.0f}" for part, used in cpu.items()),
+            "",
+            "",
+            "",
+        ),
         report.Row("candles/s", f"{len(wanted) * MINUTES / seconds:,.0f}", "", "", ""),
         report.Row("MiB at most: the command", f"{client_mib:.0f}", "", "", ""),
         *(report.Row(f"MiB at most: {part}", f"{mib:.0f}", "", "", "") for part, mib in sorted(memory.items())),

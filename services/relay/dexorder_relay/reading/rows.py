@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
-from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.market_rows import in_order, last_snapshots
 from dexorder_common.lake.tables import OHLC, IcebergTable, received_in, rows_in
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_relay.reading.series_times import NO_TIMES, SeriesTimes, open_times, times_us
 from dexorder_relay.state.compare import Times
 
-KEY = OHLC.key
-READING_THREADS = 4
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
 RETRY_SECONDS = 5.0
 """Time after which a caller may ask again for a table that can't be read."""
 MAX_BUCKETS = 100_000
 FIRST_WIDTH_US = 1_000_000
-_NONE = np.empty(0, np.int64)
 
 
 @contextmanager
@@ -50,17 +42,6 @@ def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
             "file of the table was deleted, then try again",
             retry_seconds=RETRY_SECONDS,
         ) from error
-
-
-def times_us(rows: pa.RecordBatch | pa.Table, column: str = "open_time") -> Times:
-    """Return the times of rows in microseconds since the epoch."""
-    found: Times = pc.cast(pc.cast(rows.column(column), MICROSECONDS), pa.int64()).to_numpy()
-    return found
-
-
-def open_times(rows: pa.RecordBatch | pa.Table) -> Times:
-    """Return the open times of candles in nanoseconds since the epoch."""
-    return times_us(rows) * 1_000
 
 
 @dataclass(frozen=True)
@@ -99,22 +80,22 @@ class RowSummary(NamedTuple):
     last_ns: int = 0
 
 
+@dataclass(frozen=True)
 class CandleRows(SnapshotRows):
     """Rows of ``trading.ohlc``."""
+
+    series_times: SeriesTimes = field(default_factory=SeriesTimes)
 
     def times(self, series: Series, span: TimeRange) -> Times:
         """Return the open times of the rows in ``span``, nanoseconds, in any order."""
         if self.table is None or self.snapshot_id is None:
-            return _NONE
+            return NO_TIMES
         with accessible(OHLC):
-            scan = self.table.scan(rows_in(series, span), selected_fields=KEY, snapshot_id=self.snapshot_id)
-            files = list(scan.plan_files())
-            if any(file.delete_files for file in files):  # a row in them was replaced
-                return np.concatenate([_NONE, *map(open_times, scan.to_arrow_batch_reader())])
-            # pyiceberg's own reader spends three times as long, most of it between the files
-            with ThreadPoolExecutor(READING_THREADS) as pool:
-                keys = pool.map(partial(_read_keys, self.table.io), (file.file.file_path for file in files))
-                return np.concatenate([_NONE, *(_open_times_in(rows, series, span) for rows in keys)])
+            found = self.series_times.read(self.table, self.snapshot_id, series, span)
+            if found is not None:
+                return found
+            scan = self.table.scan(rows_in(series, span), selected_fields=OHLC.key, snapshot_id=self.snapshot_id)
+            return np.concatenate([NO_TIMES, *map(open_times, scan.to_arrow_batch_reader())])
 
     def summary(self, series: Series, span: TimeRange) -> RowSummary:
         """Return the number of the rows in ``span`` and their ends."""
@@ -134,18 +115,6 @@ class CandleRows(SnapshotRows):
         batches = list(self._batches(rows_in(series, span), *CANDLE_COLUMNS))
         found = pa.Table.from_batches(batches, None if batches else self.schema)
         return found.select(CANDLE_COLUMNS).sort_by("open_time")
-
-
-def _read_keys(io: FileIO, path: str) -> pa.Table:
-    with io.new_input(path).open() as file:
-        return pq.ParquetFile(cast(pa.NativeFile, file)).read(columns=list(KEY), use_threads=False)
-
-
-def _open_times_in(rows: pa.Table, series: Series, span: TimeRange) -> Times:
-    """Return the open times of those rows of a file that belong to a series and open in ``span``."""
-    of_series = (pc.field("ticker") == series.ticker) & (pc.field("period_seconds") == series.period_seconds)
-    times = open_times(rows.filter(of_series))
-    return times[(times >= span.start_ns) & (times < span.end_ns)]
 
 
 class TimeCounts:

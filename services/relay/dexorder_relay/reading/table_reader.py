@@ -23,6 +23,7 @@ from dexorder_common.model.periods import floor_to_grid, next_open, split_by_per
 from dexorder_common.model.time_range import RangeSet, TimeRange
 from dexorder_common.model.times import iso_microseconds
 from dexorder_relay.reading.rows import CandleRows, MarketRows, accessible
+from dexorder_relay.reading.series_times import SeriesTimes
 from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, compare
 
 
@@ -34,6 +35,7 @@ class TableReader:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._series_times = SeriesTimes()
 
     def coverage(self, since_ns: int = 0) -> Iterator[Claim]:
         """Yield the claims of the coverage table that were committed since a time, and those not collected yet."""
@@ -72,9 +74,13 @@ class TableReader:
             key=lambda row: (row.span, row.fetched_ns),
         )
 
-    def candles(self, snapshot_id: int | None = None) -> CandleRows:
-        """Return the candles at a snapshot, or at the current one if it is no longer kept."""
-        return CandleRows(*self._open(OHLC, snapshot_id))
+    def candles(self, snapshot_id: int | None = None, *, anew: bool = False) -> CandleRows:
+        """Return the candles at a snapshot, or at the current one if it is no longer kept.
+
+        Args:
+            anew: Read each file again, even if it was read seconds ago.
+        """
+        return CandleRows(*self._open(OHLC, snapshot_id), series_times=SeriesTimes() if anew else self._series_times)
 
     def market(self, dataset: Dataset, snapshot_id: int | None = None) -> MarketRows:
         """Return the rows of another dataset likewise; NotFound if its table does not exist yet."""

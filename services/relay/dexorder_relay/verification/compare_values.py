@@ -17,7 +17,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods
 from dexorder_common.model.time_range import TimeRange, joined
 from dexorder_common.model.values import ValueDifference
-from dexorder_relay.reading.rows import open_times
+from dexorder_relay.reading.series_times import open_times
 
 _VALUES = ("open", "high", "low", "close", "volume")
 

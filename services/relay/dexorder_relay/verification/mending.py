@@ -26,7 +26,8 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import RangeSet, TimeRange
-from dexorder_relay.reading.rows import RETRY_SECONDS, accessible, open_times
+from dexorder_relay.reading.rows import RETRY_SECONDS, accessible
+from dexorder_relay.reading.series_times import open_times
 from dexorder_relay.state.compare import WINDOW_PERIODS, Times, on_grid, runs
 
 log = structlog.get_logger(__name__)

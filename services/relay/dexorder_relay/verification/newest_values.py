@@ -21,7 +21,8 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS
-from dexorder_relay.reading.rows import CANDLE_COLUMNS, open_times
+from dexorder_relay.reading.rows import CANDLE_COLUMNS
+from dexorder_relay.reading.series_times import open_times
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state.compare import runs

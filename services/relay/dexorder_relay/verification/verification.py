@@ -261,9 +261,12 @@ class Verifier:
 
     async def _compare_window(self, series: Series, window: TimeRange) -> CoverageComparison:
         covered, empty = self._state.claims(series, window)
-        return await self._read(
-            lambda: compare(self._reader.candles().times(series, window), covered, empty, series.period_seconds)
-        )
+
+        def read() -> CoverageComparison:
+            times = self._reader.candles(anew=True).times(series, window)
+            return compare(times, covered, empty, series.period_seconds)
+
+        return await self._read(read)
 
     async def _read(self, read: Callable[[], T]) -> T:
         async with self._one_window:
