@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
@@ -20,7 +21,7 @@ from tests.unit.services.ingestor.fakes import history_slots
 async def main(broker: str, stalled_s: float) -> None:
     stop = asyncio.Event()
 
-    async def run_job(job: AnyDispatch, order: StopSignal) -> DispatchEnd | None:
+    async def run_job(job: AnyDispatch, order: StopSignal, fetched: Callable[[], None]) -> DispatchEnd | None:
         if not stop.is_set():
             stop.set()
             print("stalled", flush=True)

@@ -52,14 +52,18 @@ class DispatchRunner:
     def __post_init__(self) -> None:
         self.deadline_seconds = self.settings.dispatch_deadline_seconds
 
-    async def run(self, dispatch: Dispatch) -> DispatchEnd | None:
-        """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
+    async def run(self, dispatch: Dispatch, fetched: Callable[[], None] = lambda: None) -> DispatchEnd | None:
+        """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it.
+
+        Args:
+            fetched: Called once, if at all, when only publishing is left.
+        """
         deadline_seconds, series = self.deadline_seconds, dispatch.series
         trace, traced = trace_id_of(dispatch.dispatch_id), job_span(dispatch.dispatch_id, series.exchange)
         with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.dispatch_id, trace=trace), traced as span:
             span.set_attributes({"dexorder.ticker": series.ticker, "dexorder.period_seconds": series.period_seconds})
             log.info("dispatch started", series=str(series), span=str(dispatch.span))
-            run = DispatchRun(self, dispatch, trace)
+            run = DispatchRun(self, dispatch, trace, fetched)
             try:
                 async with asyncio.timeout(deadline_seconds):
                     end = await self.fetchers[series.dataset](run)
@@ -82,8 +86,10 @@ class DispatchRunner:
 class DispatchRun:
     """One run of a dispatch: its session with the exchange, and its records so far."""
 
-    def __init__(self, runner: DispatchRunner, dispatch: Dispatch, trace: str) -> None:
+    def __init__(self, runner: DispatchRunner, dispatch: Dispatch, trace: str, fetched: Callable[[], None]) -> None:
         self.dispatch = dispatch
+        self.fetched = fetched
+        """To be called when the exchange is asked no more and only publishing is left."""
         self.venue = runner.venues[dispatch.series.exchange]
         self.settings = runner.settings
         self.pages = self.rows = 0
@@ -94,6 +100,7 @@ class DispatchRun:
         self._runner = runner
         self._trace = trace
         self._session: CcxtSession | None = None
+        self._calls = 0
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[CcxtSession]:
@@ -105,6 +112,7 @@ class DispatchRun:
                 yield session
             finally:
                 reporting.cancel()
+                self._session, self._calls = None, session.calls  # the next dispatch counts its own
 
     async def publish_page(
         self,
@@ -124,7 +132,8 @@ class DispatchRun:
         headers = replace(self._headers(Kind.PAGE, span, fetched_ns), empty=empty, proofs=proofs)
         await self._produce(headers, value, rows)
         self._runner.metrics.pages.labels(self.venue.name).inc()
-        return await self._runner.publisher.report_page(headers, rows, self._session.calls if self._session else 0)
+        calls = self._session.calls if self._session else self._calls
+        return await self._runner.publisher.report_page(headers, rows, calls)
 
     async def publish_snapshots(self, span: TimeRange, value: bytes, rows: int) -> None:
         """Publish a page of snapshots without a report; Unavailable as above."""

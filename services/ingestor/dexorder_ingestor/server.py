@@ -93,9 +93,9 @@ async def work(
         served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
 
-        async def run(dispatch: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
+        async def run(dispatch: AnyDispatch, stop: StopSignal, fetched: Callable[[], None]) -> DispatchEnd | None:
             if isinstance(dispatch, Dispatch):
-                return await history.run(dispatch)
+                return await history.run(dispatch, fetched)
             return await realtime.run(dispatch, stop)
 
         broker = BrokerConnection(settings, slots, run, metrics, clock, on_connected=partial(health.set, "broker"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
@@ -41,12 +42,12 @@ async def live(parts: Parts, process: Process) -> None:
         {CANDLES: publish_candles}, cast(Any, {LISTED: venue}), publisher, settings, _METRICS, clock
     )
 
-    async def work(dispatch: AnyDispatch, _: StopSignal) -> DispatchEnd | None:
+    async def work(dispatch: AnyDispatch, _: StopSignal, fetched: Callable[[], None]) -> DispatchEnd | None:
         assert isinstance(dispatch, Dispatch)
         parts.begin(dispatch)
         run.note(f"{process.name} works on {dispatch.dispatch_id} {periods(parts, dispatch)}")
         parts.on_work(process.name)
-        end = await runner.run(dispatch)
+        end = await runner.run(dispatch, fetched)
         told = "is not wanted any more" if end is None else end.message or "is done"
         run.note(f"{process.name} {dispatch.dispatch_id} {told}")
         return end

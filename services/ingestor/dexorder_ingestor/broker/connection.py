@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -31,6 +32,8 @@ from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 
 log = structlog.get_logger(__name__)
+RunDispatch = Callable[[AnyDispatch, StopSignal, Callable[[], None]], Awaitable[DispatchEnd | None]]
+"""Runs a dispatch until it has ended; calls the function once, if at all, when it needs its slot no more."""
 _FLUSH_SECONDS = 2.0
 _REFUSED_SECONDS = 2.0
 _JOB_TYPES = {JobKind.HISTORICAL: pb.HISTORICAL, JobKind.REALTIME: pb.REALTIME}
@@ -56,7 +59,7 @@ class BrokerConnection:
         self,
         settings: IngestorSettings,
         slots: JobSlots,
-        run_dispatch: Callable[[AnyDispatch, StopSignal], Awaitable[DispatchEnd | None]],
+        run_dispatch: RunDispatch,
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -230,9 +233,13 @@ class BrokerConnection:
         else:
             running.stop.set(success=True)
 
+    def _free_slot(self, dispatch_id: str) -> None:
+        self._slots.fetched(dispatch_id)
+        self._queue_offers()
+
     async def _work(self, dispatch: AnyDispatch, stop: StopSignal) -> None:
         try:
-            completion = await self._run_dispatch(dispatch, stop)
+            completion = await self._run_dispatch(dispatch, stop, partial(self._free_slot, dispatch.dispatch_id))
         except asyncio.CancelledError as error:  # by `cancel`, by `_drain`, or by a failure that ends the process
             completion = DispatchEnd(dispatch.dispatch_id, success=False, message=str(error) or _SHUTTING_DOWN)
         except Exception as error:  # a fault in one dispatch must not end the others

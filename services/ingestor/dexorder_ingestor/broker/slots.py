@@ -5,7 +5,11 @@
     offered     DataRequest taken         busy
     offered     DataRequest rejected      free (offered again)
     offered     connection lost           free (offered again)
+    busy        last call answered        free; its dispatch is publishing
     busy        dispatch ends             free
+
+A dispatch holds its slot for its calls of the exchange. What it has fetched is published while the slot fetches for the
+next one. More than ``PUBLISHING_PER_SLOT`` dispatches a slot do not wait for Kafka: further ones hold slots again.
 
     completion  event                     next
     unsent      WorkComplete sent         sent
@@ -22,6 +26,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+PUBLISHING_PER_SLOT = 4
+"""Dispatches without a slot that publish, for each slot of their type."""
 
 
 class JobKind(Enum):
@@ -57,9 +64,10 @@ class JobSlots:
         self.types = tuple(capacity)
         """Types of slots that this ingestor has."""
         self.limit = sum(capacity.values())
-        """Number of dispatches that may run at once, of all types; not more than there are slots."""
+        """Number of dispatches that may hold slots at once, of all types; not more than there are slots."""
         self._capacity = dict(capacity)
-        self._running: dict[str, SlotType] = {}
+        self._fetching: dict[str, SlotType] = {}
+        self._publishing: dict[str, SlotType] = {}
         self._offered: Counter[SlotType] = Counter()
         self._completions: dict[str, tuple[DispatchEnd, int | None]] = {}
         self._repeat_ns = repeat_ns
@@ -68,8 +76,8 @@ class JobSlots:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Ids of the dispatches that hold a slot, oldest first."""
-        return tuple(self._running)
+        """Ids of the dispatches that fetch or publish."""
+        return (*self._publishing, *self._fetching)
 
     def free(self, slot: SlotType) -> int:
         """Return the number of slots of a type that no dispatch holds."""
@@ -77,11 +85,13 @@ class JobSlots:
 
     def busy(self, slot: SlotType) -> int:
         """Return the number of slots of a type that dispatches hold."""
-        return sum(1 for held in self._running.values() if held == slot)
+        fetching, publishing = (list(each.values()).count(slot) for each in (self._fetching, self._publishing))
+        return fetching + max(0, publishing - PUBLISHING_PER_SLOT * self._capacity.get(slot, 0))
 
     def count(self, kind: JobKind) -> int:
         """Return the number of running dispatches of a kind."""
-        return sum(1 for held in self._running.values() if held.kind is kind)
+        held = (*self._fetching.values(), *self._publishing.values())
+        return sum(1 for each in held if each.kind is kind)
 
     def take_offers(self) -> list[SlotType]:
         """Mark free slots as offered, within the limit; return the type of each new offer, a WorkerReady for each."""
@@ -89,7 +99,7 @@ class JobSlots:
             return []
         wanted = [(nth, slot) for slot in self._capacity for nth in range(self.free(slot) - self._offered[slot])]
         wanted.sort(key=lambda each: each[0])  # the limit leaves some of each type
-        room = self.limit - len(self._running) - sum(self._offered.values())
+        room = self.limit - self._all_busy() - sum(self._offered.values())
         offers = [slot for _, slot in wanted[: max(0, room)]]
         self._offered.update(offers)
         return offers
@@ -111,14 +121,22 @@ class JobSlots:
             return "this ingestor is shutting down"
         if self.free(slot) <= 0:
             return f"no free slot for {slot}"
-        if len(self._running) >= self.limit:
+        if self._all_busy() >= self.limit:
             return f"max_concurrent {self.limit} dispatches are running"
-        self._running[dispatch_id] = slot
+        self._fetching[dispatch_id] = slot
         return None
 
+    def fetched(self, dispatch_id: str) -> None:
+        """Free the slot of a dispatch that makes no further call of the exchange and publishes what it has."""
+        self._publishing[dispatch_id] = self._fetching.pop(dispatch_id)
+
     def release(self, dispatch_id: str) -> None:
-        """Free the slot of a dispatch."""
-        del self._running[dispatch_id]
+        """Forget a dispatch, and free its slot if it holds one."""
+        held = self._fetching if dispatch_id in self._fetching else self._publishing
+        del held[dispatch_id]
+
+    def _all_busy(self) -> int:
+        return sum(map(self.busy, self._capacity))
 
     def stop(self) -> None:
         """Stop offering slots and taking dispatches."""

@@ -69,7 +69,8 @@ async def _fetch(run: DispatchRun, queue: asyncio.Queue[CandlePage | list[Missin
             missing = await fetch_candles(run.dispatch, run.venue, session, learnt.agreement, queue.put)
         finally:
             learnt.share(now_ns=clock.wall_ns())
-        await queue.put(missing)
+    run.fetched()
+    await queue.put(missing)
 
 
 async def _publish(run: DispatchRun, queue: asyncio.Queue[CandlePage | list[Missing]]) -> DispatchEnd | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import zmq
@@ -210,6 +210,7 @@ class FakeBroker:
             raise
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.heard: list[tuple[bytes, WorkFrame]] = []
+        self._unused: list[tuple[bytes, pb.WorkerReady]] = []
 
     @staticmethod
     async def at(context: zmq.asyncio.Context, address: str) -> FakeBroker:
@@ -230,11 +231,15 @@ class FakeBroker:
         return heard
 
     async def wait_for(self, kind: type[M], job_id: str | None = None) -> tuple[bytes, M]:
-        """The next message of a kind, whatever comes before it."""
+        """The next message of a kind, whatever comes before it; an offer that came before another message counts."""
+        if kind is pb.WorkerReady and self._unused:
+            return cast(tuple[bytes, M], self._unused.pop(0))
         while True:
             identity, message = await self.hear()
             if isinstance(message, kind) and (job_id is None or getattr(message, "job_id", None) == job_id):
                 return identity, message
+            if isinstance(message, pb.WorkerReady):
+                self._unused.append((identity, message))
 
     async def offers(self, count: int) -> list[tuple[bytes, pb.WorkerReady]]:
         return [await self.wait_for(pb.WorkerReady) for _ in range(count)]

@@ -63,6 +63,25 @@ async def test_job_becomes_pages_reports_a_final_and_a_new_offer(sim: Sim, world
         assert (list(offer.exchanges), offer.job_type) == (["SIM"], pb.HISTORICAL)
 
 
+async def test_the_next_job_is_fetched_while_kafka_has_not_acknowledged_the_one_before(
+    sim: Sim, world_of: StartWorld
+) -> None:
+    spans = [minutes(0, 60), minutes(60, 120), minutes(120, 180)]
+    async with world_of(slots=1) as world:
+        world.gateway.gate.clear()
+        for number, span in enumerate(spans):
+            identity, _ = await world.broker.wait_for(pb.WorkerReady)
+            await world.broker.send(identity, dispatch(f"j{number}", span))
+        await world.broker.wait_for(pb.WorkerReady)
+        assert not world.gateway.records and not world.relay.reports
+        world.gateway.gate.set()
+        ended = [(await world.broker.wait_for(pb.WorkComplete))[1].job_id for _ in spans]
+        assert sorted(ended) == ["j0", "j1", "j2"]
+        for number, span in enumerate(spans):
+            check_dispatch(world, f"j{number}", span)
+            assert rows(world.gateway.pages(f"j{number}")) == await sim.truth(span)
+
+
 async def test_page_is_reported_after_kafka_has_acknowledged_it(world_of: StartWorld) -> None:
     """The acknowledgement is held back, and nothing is reported meanwhile."""
     async with world_of() as world:

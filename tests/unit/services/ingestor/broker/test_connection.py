@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,12 +33,14 @@ class Stage:
     broker: FakeBroker
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ends: dict[str, asyncio.Future[DispatchEnd | None]] = field(default_factory=dict)
+    fetched: dict[str, Callable[[], None]] = field(default_factory=dict)
     started: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     connected: list[bool] = field(default_factory=list)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
-    async def run_job(self, job: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
+    async def run_job(self, job: AnyDispatch, stop: StopSignal, fetched: Callable[[], None]) -> DispatchEnd | None:
+        self.fetched[job.dispatch_id] = fetched
         self.ends[job.dispatch_id] = asyncio.get_running_loop().create_future()
         self.started.put_nowait(job.dispatch_id)
         return await self.ends[job.dispatch_id]
@@ -130,6 +132,33 @@ async def test_after_a_loss_a_new_identity_says_everything_again() -> None:
         offers = [m for _, m in stage.broker.heard if isinstance(m, pb.WorkerReady)]
         assert len(offers) == 3
         assert stage.connected[:3] == [True, False, True]
+
+
+async def test_a_slot_is_offered_while_its_dispatch_still_publishes() -> None:
+    async with staged(slots=1) as stage:
+        await stage.begin("j1")
+        stage.fetched["j1"]()
+        await stage.begin("j2")
+        await stage.broker.wait_for(pb.WorkHeartbeat, "j1")
+        await stage.restart_broker()
+        await stage.broker.wait_for(pb.WorkHeartbeat, "j1")
+        stage.end("j1")
+        await stage.broker.wait_for(pb.WorkComplete, "j1")
+        stage.end("j2")
+        await stage.broker.wait_for(pb.WorkComplete, "j2")
+        assert not [m for _, m in stage.broker.heard if isinstance(m, pb.WorkerReady)], "j2 held the only slot"
+        await stage.broker.offers(1)
+
+
+async def test_a_stop_waits_for_what_is_published() -> None:
+    async with staged(slots=1, drain_seconds=60) as stage:
+        await stage.begin("j1")
+        stage.fetched["j1"]()
+        await stage.broker.offers(1)
+        stage.stop.set()
+        stage.end("j1")
+        _, complete = await stage.broker.wait_for(pb.WorkComplete, "j1")
+        assert complete.success
 
 
 async def test_job_that_ends_while_the_broker_is_away_is_completed_afterwards() -> None:

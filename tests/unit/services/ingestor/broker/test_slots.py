@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
+from dexorder_ingestor.broker.slots import PUBLISHING_PER_SLOT, DispatchEnd, JobKind, JobSlots, SlotType
 
 SIM, OTHER, LIVE = (
     SlotType("SIM", JobKind.HISTORICAL),
@@ -104,6 +104,38 @@ def test_no_more_dispatches_run_than_the_limit_which_may_be_lower_than_the_offer
     assert (s.count(JobKind.HISTORICAL), s.count(JobKind.REALTIME)) == (1, 0)
 
 
+def test_a_dispatch_that_only_publishes_frees_its_slot_and_still_runs() -> None:
+    s = slots({SIM: 1, LIVE: 1})
+    s.take_offers()
+    s.use_offer(SIM)
+    s.take("j1", SIM)
+    s.fetched("j1")
+    assert (s.running, s.count(JobKind.HISTORICAL), s.take_offers()) == (("j1",), 1, [SIM])
+    s.release("j1")
+    assert (s.running, s.free(SIM)) == ((), 1)
+
+
+def test_dispatches_that_can_not_publish_hold_slots_again() -> None:
+    s = slots({SIM: 2, LIVE: 1})
+    for number in range(2 * PUBLISHING_PER_SLOT + 2):
+        assert s.take(f"j{number}", SIM) is None
+        s.fetched(f"j{number}")
+    assert (s.free(SIM), s.busy(SIM)) == (0, 2)
+    assert s.take("more", SIM) == "no free slot for historical jobs of SIM"
+    assert s.free(LIVE) == 1, "the other type has its own"
+    s.release("j3")
+    assert s.free(SIM) == 1
+
+
+def test_the_limit_does_not_count_dispatches_that_only_publish() -> None:
+    s = slots({SIM: 2})
+    s.limit = 1
+    s.take("j1", SIM)
+    s.fetched("j1")
+    assert s.take("j2", SIM) is None
+    assert s.take("j3", SIM) == "max_concurrent 1 dispatches are running"
+
+
 class SlotsMachine(RuleBasedStateMachine):
     """Whatever happens, the broker never holds more offers than there are free slots."""
 
@@ -112,6 +144,7 @@ class SlotsMachine(RuleBasedStateMachine):
         self.slots = JobSlots({SIM: 2, LIVE: 1}, repeat_ns=10)
         self.at_broker = {SIM: 0, LIVE: 0}
         self.jobs = 0
+        self.fetching: list[str] = []
         self._send()
 
     def _send(self) -> None:
@@ -126,6 +159,7 @@ class SlotsMachine(RuleBasedStateMachine):
         self.jobs += 1
         self.slots.use_offer(slot)
         assert self.slots.take(f"j{self.jobs}", slot) is None, "an offered slot is free"
+        self.fetching.append(f"j{self.jobs}")
         self._send()
 
     @rule(slot=st.sampled_from([SIM, LIVE]))
@@ -138,7 +172,17 @@ class SlotsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.slots.running)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        self.slots.release(data.draw(st.sampled_from(self.slots.running)))
+        ended = data.draw(st.sampled_from(self.slots.running))
+        self.slots.release(ended)
+        self.fetching = [each for each in self.fetching if each != ended]
+        self._send()
+
+    @precondition(lambda self: self.fetching)
+    @rule(data=st.data())
+    def fetch(self, data: st.DataObject) -> None:
+        done = data.draw(st.sampled_from(self.fetching))
+        self.slots.fetched(done)
+        self.fetching.remove(done)
         self._send()
 
     @rule()
@@ -150,6 +194,11 @@ class SlotsMachine(RuleBasedStateMachine):
     @invariant()
     def offers_are_the_free_slots(self) -> None:
         assert self.at_broker == {slot: self.slots.free(slot) for slot in (SIM, LIVE)}
+
+    @invariant()
+    def no_more_run_than_the_bound(self) -> None:
+        assert len(self.fetching) <= 3
+        assert len(self.slots.running) <= 3 * (PUBLISHING_PER_SLOT + 1)
 
 
 SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

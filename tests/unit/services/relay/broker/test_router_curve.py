@@ -138,7 +138,7 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
         await task
 
 
-async def no_job(job: object, stop: object) -> None:
+async def no_job(job: object, stop: object, fetched: object) -> None:
     raise AssertionError
 
 

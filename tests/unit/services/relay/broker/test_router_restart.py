@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Running:
         self.connected = asyncio.Event()
         self.stop = asyncio.Event()
 
-    async def run_job(self, job: AnyDispatch, stop: StopSignal) -> DispatchEnd:
+    async def run_job(self, job: AnyDispatch, stop: StopSignal, fetched: Callable[[], None]) -> DispatchEnd:
         assert isinstance(job, Dispatch)
         self.ends[job.dispatch_id] = asyncio.get_running_loop().create_future()
         self.taken.put_nowait(job)
