@@ -13,6 +13,7 @@ from dexorder_gateway.events.dispatcher.receiver import ReadCopy, read_copies
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import Container
+from dexorder_gateway.events.ingress.floods import fewest_first
 from dexorder_gateway.events.model import Ack
 from dexorder_gateway.events.store.outbox import Written
 
@@ -23,7 +24,11 @@ MAX_CALLS_NS = 5_000_000
 MAX_RECEIVE_NS = 20_000_000
 """Time to take what waits. Each commit writes the same pages of the indices, so a few large ones cost less."""
 MAX_FLOOD_NS = 5_000_000
-"""The same while a quota is exceeded: what is refused needs no commit, and other containers wait for their acks."""
+"""The same once a quota is exceeded: what is refused needs no commit, and other containers wait for their acks."""
+FLOOD_BATCH = 16
+"""Messages that are read at once while a connection floods: another one's event waits for as many at most."""
+MAX_HOLD_NS = 10_000_000
+"""Time for which a flood's accepted events and the answers to it wait for a commit, or for another one's event."""
 MAX_AHEAD = 512
 """Events that are read during a write, and taken in the next cycle all at once."""
 MAX_UNTAKEN = 10_000
@@ -139,7 +144,7 @@ class DispatcherCycle:
         router, sub = self._sockets.wait(timeout_ms, router=taking, sub=taking and self._has_room)
         processor.begin()
         self._make_calls(math.inf if all_calls else MAX_CALLS_NS)
-        more = self._take_events() if router or self._ahead else False
+        more = self._take() if router or self._ahead else False
         if sub:
             processor.receiver.take_published(self._sockets.published(MAX_MESSAGES))
         processor.due()
@@ -167,6 +172,33 @@ class DispatcherCycle:
             self._calls.popleft()(self._processor)
             if self._clock.monotonic_ns() >= until_ns:
                 break
+
+    def _take(self) -> bool:
+        """Take guaranteed events; return whether to read ahead during their commit."""
+        floods = self._processor.receiver.floods
+        if not floods:
+            return self._take_events()
+        self._take_flood()
+        floods.forget(self._clock.monotonic_ns())
+        return False
+
+    def _take_flood(self) -> None:
+        """Take events while a connection floods: until another one has sent some, or else for some milliseconds."""
+        receiver, clock, sockets = self._processor.receiver, self._clock, self._sockets
+        until_ns, count = clock.monotonic_ns() + MAX_HOLD_NS, 0
+        copies, self._ahead = self._ahead, []
+        while True:
+            receiver.take(copies)
+            count += len(copies)
+            others = not receiver.floods.has_only([sender for _, _, sender in copies])
+            if others or self._calls or not self._taking or count >= MAX_MESSAGES:
+                return
+            left_ms = (until_ns - clock.monotonic_ns()) // 1_000_000
+            if left_ms <= 0:
+                return
+            if len(copies) < FLOOD_BATCH and sockets.wait(left_ms, router=True, sub=self._has_room) != (True, False):
+                return
+            copies = self._read(FLOOD_BATCH)
 
     def _take_events(self) -> bool:
         """Take guaranteed events; return whether more may be waiting.
@@ -207,7 +239,7 @@ class DispatcherCycle:
                 to_connections.append((reply_to, ack))
             else:
                 to_callbacks.append((reply_to, ack))
-        self._sockets.send_acks(to_connections)
+        self._sockets.send_acks(fewest_first(to_connections))
         self._sockets.subscribe(effects.subscribe, effects.unsubscribe)
         effects.acks = to_callbacks  # type: ignore[assignment]  # fewer kinds of ReplyTo
         self._transient_handed += len(effects.transient)

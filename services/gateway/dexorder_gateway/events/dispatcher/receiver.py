@@ -20,6 +20,7 @@ from dexorder_gateway.events.event_codec import (
     read_published,
 )
 from dexorder_gateway.events.ingress.containers import Container, ContainerQuotas, Verdict
+from dexorder_gateway.events.ingress.floods import Floods
 from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo, TransientEvent
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
 
@@ -39,6 +40,7 @@ class EventReceiver:
         pending_acks: For each queued event, the sender of its last copy.
         topics: Topics of users with open sessions, which the processor sets.
         over_quota: How many events were refused because their container's quota was exceeded.
+        floods: The connections that have sent them.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class EventReceiver:
         self.topics: dict[str, bytes] = {}
         self.work = work
         self.over_quota = 0
+        self.floods = Floods()
         self._refused = Counter[str]()
 
     def take(self, copies: Sequence[ReadCopy]) -> None:
@@ -160,6 +163,7 @@ class EventReceiver:
             verdict = self.quotas.take(container, event.priority, elapsed_ns)
             if verdict is Verdict.REFUSED:
                 self.over_quota += 1
+                self.floods.refused(reply_to, elapsed_ns)
                 self._refuse(reply_to, EventRefusal(key.event_id, "quota exceeded", "quota"))
                 return
             if problem := payload_problem(key.event_id, event.payload, self._settings.max_payload_bytes):

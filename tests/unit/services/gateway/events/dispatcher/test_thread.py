@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from dexorder_common.clock import SystemClock
+from dexorder_common.clock import ManualClock, SystemClock
 from dexorder_common.messaging.frames import topic
 from dexorder_common.model.user_events import Priority, Status
 from dexorder_common.storage import durable_sqlite
 from dexorder_gateway.events.dispatcher.cycle import (
     BATCH_MESSAGES,
+    FLOOD_BATCH,
     MAX_CALLS_NS,
     MAX_MESSAGES,
     DispatcherCycle,
@@ -91,9 +92,9 @@ def test_a_flood_is_read_at_full_speed_and_refused_by_the_time_of_its_arrival(tm
     stage.outbox.close()
 
 
-@pytest.mark.parametrize(("quota", "milliseconds"), [(1e9, 20), (100, 5)])
+@pytest.mark.parametrize(("quota", "least", "most"), [(1e9, 200, 200 + BATCH_MESSAGES), (100, 90, 100 + FLOOD_BATCH)])
 def test_a_cycle_that_refuses_a_flood_is_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: float, milliseconds: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: float, least: int, most: int
 ) -> None:
     """Reading takes 0.1 ms an event."""
     monkeypatch.setattr("dexorder_gateway.events.dispatcher.cycle.MAX_AHEAD", 0)
@@ -103,7 +104,68 @@ def test_a_cycle_that_refuses_a_flood_is_short(
     cycle.run(0)
     before = sockets.read
     cycle.run(0)
-    assert 10 * milliseconds <= sockets.read - before < 10 * milliseconds + BATCH_MESSAGES
+    assert least <= sockets.read - before < most
+    stage.outbox.close()
+
+
+class Beside(Flooded):
+    """The flood, of which each event takes 0.1 ms, and among it events of another connection, by their place."""
+
+    def __init__(self, clock: ManualClock, honest: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.honest = honest
+        self.told: list[bytes] = []
+        self.on_read = lambda: clock.advance(SECOND // 10_000)
+
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        for each in super().events(limit):
+            is_honest = self.read in self.honest
+            yield (LOCAL, body(f"h{self.read}", priority=Priority.CRITICAL), b"honest") if is_honest else each
+
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        self.told += [routing_id for routing_id, _ in acks]
+
+
+def beside_a_flood(path: Path, before: int) -> tuple[Stage, Beside, DispatcherCycle]:
+    """Return a cycle that has refused much of a flood already."""
+    stage = Stage(path, soft_events_per_second=100, hard_events_per_second=100)
+    sockets = Beside(stage.clock)
+    cycle = DispatcherCycle(stage.processor, sockets, stage.clock, lambda effects: None)
+    while sockets.read < before:
+        cycle.run(0)
+    assert stage.processor.receiver.floods
+    return stage, sockets, cycle
+
+
+@pytest.mark.parametrize("after", [1, 16, 17, 50, 90])
+def test_an_event_beside_a_flood_is_committed_when_it_is_read_and_its_ack_is_sent_first(
+    tmp_path: Path, after: int
+) -> None:
+    stage, sockets, cycle = beside_a_flood(tmp_path / "e.db", 1_000)
+    sockets.honest = [sockets.read + after]
+    sockets.told.clear()
+    cycle.run(0)
+    assert sockets.read < sockets.honest[0] + FLOOD_BATCH
+    assert sockets.told[0] == b"honest" and set(sockets.told[1:]) == {b"flooder"}
+    stage.outbox.close()
+
+
+def test_a_flood_alone_is_committed_seldom_and_a_call_ends_its_wait(tmp_path: Path) -> None:
+    stage, sockets, cycle = beside_a_flood(tmp_path / "e.db", 1_000)
+    written: list[int] = []
+    write = stage.outbox.write
+    stage.outbox.write = lambda *given: written.append(sockets.read) or write(*given)  # type: ignore[func-returns-value,method-assign]
+    first = sockets.read
+    while sockets.read < first + 1_000:  # a tenth of a second, in which the quota takes ten
+        cycle.run(0)
+    assert 2 <= len(written) <= 12
+    called: list[int] = []
+    sockets.on_read = lambda: cycle.call(lambda _: called.append(sockets.read)) if not called else None
+    first = sockets.read
+    cycle.run(0)
+    assert sockets.read < first + 2 * FLOOD_BATCH
+    cycle.run(0)
+    assert called
     stage.outbox.close()
 
 
