@@ -12,7 +12,14 @@ import pytest
 from tests.seeds import seeded
 from tests.simulation.__main__ import PARTS, run_many, simulate_of
 
-RUNS = {"history": 6_000, "realtime": 4_000, "events": 6_000, "triggers": 2_000, "suite": 400}
+RUNS = {
+    "history": 6_000,
+    "realtime": 4_000,
+    "events": 6_000,
+    "triggers": 1_500,
+    "trigger-changes": 1_000,
+    "suite": 400,
+}
 """A hundred minutes of one core."""
 KNOWN = ("seen to run",)
 """Faults that the gate expects in a seed of its own, see tests/unit/simulation."""

@@ -17,15 +17,17 @@ PARTS = {
     "realtime": "realtime_profiles",
     "events": "events",
     "triggers": "triggers",
+    "trigger-changes": "triggers:simulate_changes",
     "suite": "suite",
 }
-"""Modules of the parts."""
+"""Modules of the parts, with the name of the function if it is not ``simulate``."""
 Simulate = Callable[[int], Run]
 
 
 def simulate_of(part: str) -> Simulate:
     """Return the function that runs a seed of a part."""
-    return cast(Simulate, importlib.import_module(f"tests.simulation.{PARTS[part]}").simulate)
+    module, _, name = PARTS[part].partition(":")
+    return cast(Simulate, getattr(importlib.import_module(f"tests.simulation.{module}"), name or "simulate"))
 
 
 def run_many(simulate: Simulate, seeds: Sequence[int]) -> dict[int, str]:

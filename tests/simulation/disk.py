@@ -63,9 +63,9 @@ class Disk:
         assert self.backup is not None
         self.connection.deserialize(self.backup)
 
-    def rows(self, sql: str) -> list[Any]:
+    def rows(self, sql: str, *values: Any) -> list[Any]:
         """Return the rows of a query over what is durable."""
-        return self.connection.execute(sql).fetchall()
+        return self.connection.execute(sql, values).fetchall()
 
     def store(self, process: Process, now_ns: int) -> Store:
         """Open the file for a new life of the process."""

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from dexorder_cep import compile_trigger
+from dexorder_cep import compile_trigger, differences
 from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.rpc.history_messages import encode_issued_dispatch
@@ -21,6 +21,7 @@ from dexorder_relay.engine import RelayEngine
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.requests.context import Context
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
+from dexorder_relay.triggers.edits import TriggerEdits
 from dexorder_relay.triggers.text_checks import Text
 from dexorder_relay.triggers.triggers import RegisteredTriggers
 from tests.simulation.disk import Disk
@@ -36,6 +37,10 @@ _SETTINGS = RelaySettings()
 async def _periods(texts: Sequence[Text]) -> list[int | SuiteError]:
     """Check texts in this process: no other one is in virtual time."""
     return [compile_trigger(sql, parameters).period_seconds for sql, parameters in texts]
+
+
+async def _differences(old: Text, new: Text) -> list[str]:
+    return list(differences(compile_trigger(*old), compile_trigger(*new)))
 
 
 class Follower(Protocol):
@@ -88,22 +93,26 @@ class TriggersRelay:
         self.run.note("relay: the file is replaced by an older copy")
         self.disk.restore()
 
-    def rows(self, sql: str) -> list[Any]:
+    def rows(self, sql: str, *values: Any) -> list[Any]:
         """Return the rows of a query over what is durable."""
-        return self.disk.rows(sql)
+        return self.disk.rows(sql, *values)
 
     async def _main(self) -> None:
         clock = self.run.clock(self.process)
         store = self.disk.store(self.process, clock.wall_ns())
         nothing = cast(Any, None)
         context = Context(_SETTINGS, frozenset({VENUE}), nothing, store, nothing, clock, _METRICS)
+        triggers = RegisteredTriggers(context, nothing, _periods)
         engine = cast(
             RelayEngine,
-            SimpleNamespace(context=context, triggers=RegisteredTriggers(context, nothing, _periods)),
+            SimpleNamespace(context=context, triggers=triggers, edits=TriggerEdits(context, triggers, _differences)),
         )
         rpcs, reports = TriggerRpcs(engine), TriggerReports(engine)
         self._serve("RegisterTrigger", rpcs.RegisterTrigger, writes=True)
         self._serve("RegisterTriggers", rpcs.RegisterTriggers, writes=True)
+        self._serve("EditTrigger", rpcs.EditTrigger, writes=True)
+        self._serve("PauseTrigger", rpcs.PauseTrigger, writes=True)
+        self._serve("ResumeTrigger", rpcs.ResumeTrigger, writes=True)
         self._serve("DeleteTrigger", rpcs.DeleteTrigger, writes=True)
         self._serve("ListTriggers", rpcs.ListTriggers)
         self._serve("ReportTriggerEvents", reports.ReportTriggerEvents, writes=True)

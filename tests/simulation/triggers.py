@@ -34,6 +34,7 @@ from tests.simulation.loop import SECOND_NS, Process
 from tests.simulation.memory_files import MemoryFiles
 from tests.simulation.run import Run, silence
 from tests.simulation.sqlite_disk import Killed
+from tests.simulation.trigger_account import Change, Known, Trade
 from tests.simulation.trigger_process import Trades, TriggerProcess
 from tests.simulation.trigger_relay import VENUE, TriggersRelay
 
@@ -45,37 +46,15 @@ LEVELS = range(1, 5)
 
 
 @dataclass
-class Known:
-    """A trigger as its client knows it.
+class TriggersRun:
+    """One run.
 
     Attributes:
-        asked_at: Number of trades when its registration was sent.
-        running_at: Number of trades when it was answered.
-        deleted: The deletion was asked for.
+        changes: The client edits, pauses and resumes triggers, too.
     """
 
-    ticker: str
-    level: int
-    registered: bool = False
-    asked_at: int = 0
-    running_at: int | None = None
-    deleted: bool = False
-
-
-@dataclass
-class Trade:
-    """A trade that counts, in the order of the log."""
-
-    ticker: str
-    price: float
-    level: int
-
-
-@dataclass
-class TriggersRun:
-    """One run."""
-
     seed: int
+    changes: bool = False
     known: dict[str, Known] = field(default_factory=dict)
     traded: list[Trade] = field(default_factory=list)
     shared: Run | None = None
@@ -90,7 +69,7 @@ class TriggersRun:
         self.is_restored = self.is_quiet = self.is_over = False
         self._ends: dict[str, int] = defaultdict(lambda: run.clock(Process("market")).wall_ns())
         self._pages = 0
-        self.final: list[Trade] = []
+        self.final_at = 0
 
     def check(self) -> Run:
         """Run it; `Broken` if a promise does not hold."""
@@ -218,10 +197,10 @@ class TriggersRun:
             self._record(
                 random.choice(TICKERS), random.choice(("counts", "counts", "counts", "counts", "twice", "bad"))
             )
+        self.final_at = len(self.traded)
         for ticker in TICKERS * 3:  # all triggers that run must fire for these
             await asyncio.sleep(2.0)
             self._record(ticker, "counts", level=LEVELS[-1])
-        self.final = self.traded[-3 * len(TICKERS) :]
         for ticker in TICKERS:  # a trade fires once a later record has moved the watermark beyond it
             await asyncio.sleep(5.0)
             self._record(ticker, "counts", level=0)
@@ -269,6 +248,8 @@ class TriggersRun:
             known = [name for name, each in self.known.items() if each.registered and not each.deleted]
             if known and random.random() < 0.35:
                 await self._delete(random.choice(known))
+            elif known and self.changes and random.random() < 0.7:
+                await self._change(random.choice(known))
             else:
                 await self._register()
             await self._look()
@@ -296,6 +277,41 @@ class TriggersRun:
         await self._until_answered("DeleteTrigger", pb.DeleteTriggerRequest(trigger_id=name))
         self.run.note(f"client: {name} is deleted")
 
+    async def _change(self, name: str) -> None:
+        each, random = self.known[name], self.random
+        if random.random() < 0.4:
+            level = random.choice(LEVELS)
+            sql = f"SELECT price FROM ticks WHERE price > {1_000 * level}"
+            change = self._asked(name, level)
+            each.edits.append(change)
+            request = pb.EditTriggerRequest(trigger_id=name, sql_pattern=sql, wait_ms=random.choice((0, 3_000)))
+            await self._taken(change, request)
+            change.answered_at = len(self.traded)
+            self.run.note(f"client: {name} fires above {1_000 * level} now{', taken' * (change.taken_at is not None)}")
+            return
+        change = self._asked(name, not each.is_paused)
+        each.pauses.append(change)
+        if change.value:
+            await self._until_answered("PauseTrigger", pb.PauseTriggerRequest(trigger_id=name))
+        else:
+            await self._until_answered("ResumeTrigger", pb.ResumeTriggerRequest(trigger_id=name))
+        change.answered_at = len(self.traded)
+        if random.random() < 0.5:  # an edit that changes nothing tells whether the process has the last change
+            await self._taken(change, pb.EditTriggerRequest(trigger_id=name, wait_ms=3_000))
+        taken = ", taken" * (change.taken_at is not None)
+        self.run.note(f"client: {name} is {'paused' if change.value else 'resumed'}{taken}")
+
+    def _asked(self, name: str, value: int) -> Change:
+        """Return a change that is asked for now; what the trigger has fired for was evaluated, and what came before."""
+        fired = [*map(float, self.fired_by(name))][-1:]
+        evaluated = next((place + 1 for place, each in enumerate(self.traded) if each.price in fired), 0)
+        return Change(value, evaluated, len(self.traded))
+
+    async def _taken(self, change: Change, request: pb.EditTriggerRequest) -> None:
+        answer = await self._until_answered("EditTrigger", request)
+        if answer is not None and answer.taken:
+            change.taken_at = len(self.traded)
+
     async def _look(self) -> None:
         try:
             answer = await self.run.network.call("relay", "ListTriggers", pb.ListTriggersRequest(), timeout=5.0)
@@ -319,9 +335,8 @@ class TriggersRun:
 
     def fired_by(self, trigger_id: str) -> list[str]:
         """Return the first column of each match of a trigger, in order."""
-        sql = "SELECT trigger_id, message FROM trigger_events WHERE kind = 1 ORDER BY sequence"
-        found = [message for name, message in self.relay.rows(sql) if name == trigger_id]
-        return [str(decode_event(ingest_pb2.CEPTriggerEvent.FromString(each)).rows[-1][0]) for each in found]
+        sql = "SELECT message FROM trigger_events WHERE kind = 1 AND trigger_id = ? ORDER BY sequence"
+        return [str(_price_of(message)) for (message,) in self.relay.rows(sql, trigger_id)]
 
     def _judge(self) -> None:
         for context in self.run.loop.errors:
@@ -334,28 +349,29 @@ class TriggersRun:
 
     def _judge_trigger(self, name: str, known: Known, fired: list[float], *, is_live: bool) -> None:
         run = self.run
-        matches = [each.price for each in self.traded if each.ticker == known.ticker and each.level >= known.level]
-        if foreign := [price for price in fired if price not in matches]:
-            run.fail(f"{name} fired for {foreign[0]}, which is no match of it")
+        traded = [each.price for each in self.traded if each.ticker == known.ticker]
+        if foreign := [price for price in fired if price not in traded]:
+            run.fail(f"{name} fired for {foreign[0]}, which counts nowhere")
         if len({*fired}) < len(fired):
             run.fail(f"{name} has fired twice for one trade: {fired}")
-        last = [each.price for each in self.final if each.ticker == known.ticker]
-        if is_live and fired[-3:] != last:
-            run.fail(f"{name} runs, but did not fire for the last trades {last}; it fired for {fired[-3:]}")
-        if not is_live and {*fired} & {*last}:
-            run.fail(f"{name} is deleted, but fired for one of the last trades {last}")
+        final = [each for each in self.traded[self.final_at :] if each.ticker == known.ticker]
+        wanted = [each.price for each in final if is_live and known.fires_last(each.level)]
+        if not (self.is_restored and self.changes) and [each.price for each in final if each.price in fired] != wanted:
+            run.fail(f"{name} fired for {fired[-3:]}; of the last trades {wanted} fire it")
         if self.is_restored:
             return
-        early = {each.price for each in self.traded[: known.asked_at]}
-        if early & {*fired}:
-            run.fail(f"{name} fired for {early & {*fired}}, which were settled before its registration")
-        if fired and fired != matches[matches.index(fired[0]) : matches.index(fired[0]) + len(fired)]:
-            run.fail(f"{name} has a gap or another order: {fired} of {matches}")
-        if known.running_at is None or (known.deleted and not fired):  # nothing may have been evaluated in its time
-            return
-        wanted = [each.price for each in self.traded[known.running_at :] if each.price in matches]
-        if wanted and (not fired or matches.index(fired[0]) > matches.index(wanted[0])):
-            run.fail(f"{name} did not fire for {wanted[0]}, the first trade that was settled after its registration")
+        if fired != [price for price in traded if price in fired]:
+            run.fail(f"{name} has fired in another order: {fired} of {traded}")
+        wrong = known.unexplained(self.traded, fired, final_at=self.final_at)
+        if wrong is not None:
+            how = "fired" if wrong.price in fired else "did not fire"
+            place = self.traded.index(wrong)
+            run.fail(f"{name} {how} for {wrong.price}, trade {place}, whichever changes it had then: {known}")
+
+
+def _price_of(message: bytes) -> float:
+    """Return the first column of a firing."""
+    return float(str(decode_event(ingest_pb2.CEPTriggerEvent.FromString(message)).rows[-1][0]))
 
 
 def _dispatch_of(ticker: str, *, is_issued: bool) -> str:
@@ -363,7 +379,12 @@ def _dispatch_of(ticker: str, *, is_issued: bool) -> str:
     return new_dispatch_id(number if is_issued else number + 50, f"{number:016x}")
 
 
-def simulate(seed: int) -> Run:
+def simulate(seed: int, *, changes: bool = False) -> Run:
     """Run one seed; `Broken` if a promise does not hold."""
     with silence():
-        return TriggersRun(seed).check()
+        return TriggersRun(seed, changes).check()
+
+
+def simulate_changes(seed: int) -> Run:
+    """Run one seed with edits, pauses and resumptions."""
+    return simulate(seed, changes=True)

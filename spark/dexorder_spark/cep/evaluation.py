@@ -114,6 +114,7 @@ class Evaluation:
             each.registered_ns,
             tickers=each.tickers,
             revision=each.revision,
+            is_paused=each.is_paused,
         )
 
     def _edit(self, each: Edit) -> list[Outcome]:
@@ -208,9 +209,9 @@ def watcher(each: Register) -> Watcher:
     try:
         compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:
-        return Watcher(each.trigger_id, (), each.registered_ns, None, revision=each.revision)
+        return Watcher(each.trigger_id, (), each.registered_ns, None, each.is_paused, each.revision)
     found = watcher_of(each.trigger_id, compiled, each.tickers, each.registered_ns)
-    return found._replace(revision=each.revision)
+    return found._replace(revision=each.revision, is_paused=each.is_paused)
 
 
 def edited(known: Watcher, each: Edit) -> Watcher:

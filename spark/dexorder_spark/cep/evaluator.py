@@ -7,7 +7,7 @@ rows in the order of the records. Its inputs decide everything: evaluated again,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import structlog
@@ -115,14 +115,18 @@ class Evaluator:
             if each.registration not in self._watchers:
                 if not changes.is_reset and self._has_had(each):
                     continue  # it has ended, which the relay did not know yet when it was paused or resumed
-                self._add(each.trigger)
+                self._add(replace(each.trigger, is_paused=each.is_paused))
             number, trigger = each.registration, each.trigger
+            was_paused = self._watchers[number].is_paused
+            if was_paused and not each.is_paused:  # before an edit: rows since then were evaluated with the text before
+                for ticker in trigger.tickers:
+                    self._take(Resume(number, ticker, each.changed_ns))
             is_edited = changes.is_reset and trigger.revision > 1  # an older relay's file may have had another edit
             if self._watchers[number].revision != trigger.revision or is_edited:
                 self._take(Edit(number, trigger.revision, trigger.sql, trigger.parameters))
-            if self._watchers[number].is_paused != each.is_paused:
+            if each.is_paused and not was_paused:
                 for ticker in trigger.tickers:
-                    self._take(Pause(number, ticker) if each.is_paused else Resume(number, ticker, each.changed_ns))
+                    self._take(Pause(number, ticker))
         self.cursor = changes.cursor
 
     def _has_had(self, each: RegistrationChange) -> bool:

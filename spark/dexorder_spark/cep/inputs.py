@@ -12,7 +12,7 @@ from dexorder_common.model.instrument import Series
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A trigger starts."""
+    """A trigger starts, paused if it was paused before the process has learned of it."""
 
     registration: int
     trigger_id: str
@@ -21,6 +21,7 @@ class Register:
     tickers: Sequence[str]
     registered_ns: int
     revision: int = 1
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

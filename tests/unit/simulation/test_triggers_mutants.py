@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_cep.run.delivery import Registration
 from dexorder_cep.run.stream_runs import TickerSeries
 from dexorder_spark.cep import catch_up
 from dexorder_spark.cep.evaluator import Evaluator
@@ -16,7 +17,7 @@ from dexorder_spark.cep.journal import Journal
 from dexorder_spark.cep.relay import TriggerRelay
 from tests.simulation import memory_files, triggers
 from tests.simulation.run import Broken
-from tests.unit.simulation.test_triggers import SEEDS
+from tests.unit.simulation.test_triggers import CHANGED_SEEDS, SEEDS
 
 pytestmark = pytest.mark.nightly  # they show that the gate's seeds notice, and a changed seed moves them
 
@@ -84,12 +85,17 @@ def a_topic_starts_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_late_registration_is_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were evaluated before a registration arrived do not fire it."""
-    monkeypatch.setattr(TickerSeries, "new_at", lambda self, at_ns: None)
+    monkeypatch.setattr(TickerSeries, "mark_after", lambda self, at_ns: None)
 
 
 def time_of_trades_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trade that was made before the registration is silent, though it was settled later."""
-    monkeypatch.setattr(TickerSeries, "hear", lambda self, registration, new_ns: None)
+    monkeypatch.setattr(TickerSeries, "hear", lambda self, registration, mark: None)
+
+
+def a_pause_ends_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a pause that are evaluated after its end fire."""
+    monkeypatch.setattr(Registration, "is_silenced", lambda self, ticker, stamp_ns: ticker in self.withheld)
 
 
 MUTANTS: Sequence[Patch] = (
@@ -101,15 +107,20 @@ MUTANTS: Sequence[Patch] = (
     a_topic_starts_at_its_end,
     a_late_registration_is_deaf,
     time_of_trades_counts,
+    a_pause_ends_with_the_batch,
 )
+RUNS: Sequence[tuple[Callable[[int], object], int]] = [
+    *((triggers.simulate, seed) for seed in SEEDS),
+    *((triggers.simulate_changes, seed) for seed in CHANGED_SEEDS),
+]
 
 
 @pytest.mark.parametrize("break_it", MUTANTS, ids=lambda patch: patch.__name__)
 def test_a_break_is_noticed(break_it: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
-    for seed in SEEDS:
+    for simulate, seed in RUNS:
         try:
-            triggers.simulate(seed)
+            simulate(seed)
         except Broken:
             return
         except Exception:  # a journal that cannot be read ends the process, which is noticed too

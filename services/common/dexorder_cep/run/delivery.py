@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from dexorder_cep.compile.plans import ResultColumn
 from dexorder_cep.compile.trigger import CompiledTrigger, plain_value
@@ -80,6 +80,19 @@ class Delivered:
     open: bool = False
 
 
+class Heard(NamedTuple):
+    """What of a market was settled at a registration.
+
+    Attributes:
+        until_ns: Time up to which all rows were.
+        trade_ids: Trades of the millisecond behind it that were, too. Others of that millisecond were not: the times of
+            rows are cut to milliseconds, a record can end between two trades of one.
+    """
+
+    until_ns: int
+    trade_ids: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class Registration:
     """A registered trigger.
@@ -90,11 +103,11 @@ class Registration:
         compiled: The trigger.
         at_ns: Time of the registration; rows that were known by then never fire.
         tickers: Markets; None for all.
-        heard: By ticker, the time up to which rows were settled at the registration. Later ones fire, though they are
-            older than the registration.
+        heard: By ticker, which rows were settled at the registration. Others fire, though they may be older than it.
         delivered: By ticker, where something was sent.
         account: What it uses on all its tickers.
         withheld: By ticker on which it is paused, the newest outcomes with the times at which their rows were settled.
+        resumed_ns: By ticker, when the last pause ended; rows that were settled by then do not fire.
         revision: Number of the edit that has made it as it is; 1 before the first one.
     """
 
@@ -103,10 +116,11 @@ class Registration:
     compiled: CompiledTrigger
     at_ns: int
     tickers: frozenset[str] | None
-    heard: dict[str, int] = field(default_factory=dict)
+    heard: dict[str, Heard] = field(default_factory=dict)
     delivered: dict[str, Delivered] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
     withheld: dict[str, list[tuple[int, Outcome]]] = field(default_factory=dict)
+    resumed_ns: dict[str, int] = field(default_factory=dict)
     revision: int = 1
 
     @property
@@ -115,8 +129,25 @@ class Registration:
         return TRADES_PERIOD if self.compiled.is_running else self.compiled.period_seconds
 
     def silent_until(self, ticker: str) -> int:
-        """Return the time up to which rows of a market were known at the registration."""
-        return self.heard.get(ticker, self.at_ns)
+        """Return the time up to which all rows of a market were known at the registration."""
+        heard = self.heard.get(ticker)
+        return self.at_ns if heard is None else heard.until_ns
+
+    def knew(self, ticker: str, time_ns: int, identity: object) -> bool:
+        """Tell whether a row was known at the registration.
+
+        Args:
+            time_ns: Close of the candle, or time of the trade.
+            identity: Id of the trade; anything else for a candle.
+        """
+        heard = self.heard.get(ticker)
+        if heard is None:
+            return time_ns <= self.at_ns
+        return time_ns <= heard.until_ns or identity in heard.trade_ids
+
+    def is_silenced(self, ticker: str, stamp_ns: int) -> bool:
+        """Tell whether what is settled at a time does not fire because of a pause; 0 stands for an unknown time."""
+        return ticker in self.withheld or 0 < stamp_ns <= self.resumed_ns.get(ticker, 0)
 
     def wants(self, ticker: str) -> bool:
         """Tell whether the trigger is for a market."""

@@ -66,5 +66,5 @@ def _newest(registration: Registration, series: TickerSeries, stream: Stream) ->
     if not stream.rows:
         return None
     row = stream.rows[-1]
-    silent = row[0] + series.period_seconds * SECOND_NS <= registration.silent_until(series.ticker)
+    silent = registration.knew(series.ticker, row[0] + series.period_seconds * SECOND_NS, row[1])
     return None if silent and not registration.compiled.parameters.warmup else (row, silent)

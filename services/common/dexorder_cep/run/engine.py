@@ -21,11 +21,11 @@ from dexorder_cep.compile.edits import differences
 from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
 from dexorder_cep.compile.texts import METER
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
-from dexorder_cep.run.delivery import Delivered, Outcome, Registration, Suspension, TriggerEnded, deliver
+from dexorder_cep.run.delivery import Delivered, Heard, Outcome, Registration, Suspension, TriggerEnded, deliver
 from dexorder_cep.run.edits import change, replace_runs
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
 from dexorder_cep.run.pauses import decoded, encoded, released, withhold
-from dexorder_cep.run.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
+from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
 from dexorder_cep.run.stream_runs import Run, StreamRuns, TickerSeries, running_candles
@@ -62,6 +62,7 @@ class Engine:
         tickers: Collection[str] | None = None,
         *,
         revision: int = 1,
+        is_paused: bool = False,
     ) -> list[Outcome]:
         """Register a trigger; it examines the newest rows of its tickers.
 
@@ -75,6 +76,7 @@ class Engine:
             at_ns: Time of the registration.
             tickers: Markets; None or none for all.
             revision: Number of its edits so far, from 1.
+            is_paused: Whether it begins with a pause on its tickers.
         Returns:
             Firings for rows that were settled since then, and a suspension if the trigger fails on a row.
         """
@@ -84,6 +86,7 @@ class Engine:
         for ticker in sorted(chosen or ()) if compiled.is_running else ():
             self._find(ticker, TRADES_PERIOD)  # from here on closed candles wait for their trades
         registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen, revision=revision)
+        registration.withheld = {ticker: [] for ticker in chosen or () if is_paused}
         self._registrations[trigger_id] = registration
         found: list[Outcome] = []
         for series in self._of(registration):
@@ -177,13 +180,13 @@ class Engine:
         """
         series = self._find(ticker, period_seconds)
         self._stamp_ns = stamp_ns
-        new_ns = series.mark(stamp_ns, since_ns)
+        mark = series.mark(stamp_ns, since_ns)
         for trigger_id in sorted(series.deaf):
             registration = self._registrations.get(trigger_id)
             if registration is None:
                 series.deaf.discard(trigger_id)
             elif registration.at_ns < stamp_ns:
-                series.hear(registration, new_ns)
+                series.hear(registration, mark)
 
     def advance(self, now_ns: int) -> list[Outcome]:
         """Move the watermarks of tickers without new rows, and end the triggers that expire.
@@ -268,10 +271,10 @@ class Engine:
     def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
         """Start a trigger on a ticker: examine the newest rows; those that were settled since its registration fire."""
         parameters = registration.compiled.parameters
-        new_ns = series.new_at(registration.at_ns)
+        mark = series.mark_after(registration.at_ns)
         series.deaf.add(registration.trigger_id)
-        if new_ns is not None:
-            series.hear(registration, new_ns)
+        if mark is not None:
+            series.hear(registration, mark)
         on_stream = series.on_stream((parameters.delay_ms, registration.compiled.order))
         if registration.compiled.is_running:
             return self._begin_running(registration, on_stream)
@@ -280,16 +283,18 @@ class Engine:
         stream = on_stream.stream
         whole, base, period_ns = stream.rows, stream.base, series.period_seconds * SECOND_NS
         silent_ns = registration.silent_until(series.ticker) - period_ns
-        fires = len(whole) if new_ns is None else bisect_right(whole, silent_ns, key=itemgetter(0))
+        fires = len(whole) if mark is None else bisect_right(whole, silent_ns, key=itemgetter(0))
         first = max(0, fires - parameters.warmup)
         found: list[Outcome] = []
         stream.rows = whole[:first]
         try:
             for index in range(first, len(whole)):
-                stream.rows.append(whole[index])
-                result = run.on_row(stream, base + index, whole[index], index < fires)
-                _charge(registration, whole[index][0])
-                if result is not None and index >= fires:
+                row = whole[index]
+                stream.rows.append(row)
+                silent = index < fires or registration.knew(series.ticker, row[0] + period_ns, row[1])
+                result = run.on_row(stream, base + index, row, silent)
+                _charge(registration, row[0])
+                if result is not None and not silent:
                     found += self._deliver(registration, series.period_seconds, stream, result)
         except Exception as error:
             found += self._suspend(registration, stream, error)
@@ -369,8 +374,10 @@ class Engine:
         try:
             if formed.closed:
                 run.on_closed(formed.closed)
-            result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.silent_until(ticker))
-            _charge(registration, formed.candle[0])
+            candle = formed.candle
+            silent = registration.knew(ticker, candle[TRADE_TIME_SLOT], candle[TRADE_ID_SLOT])
+            result = run.on_candle(candle, silent)
+            _charge(registration, candle[0])
         except Exception as error:
             return self._suspend(registration, on_stream.stream, error)
         return self._deliver(registration, 0, on_stream.stream, result) if result is not None else []
@@ -389,7 +396,7 @@ class Engine:
         if registration is None:
             return []
         try:
-            result = run.on_row(stream, n, row, known_ns <= registration.silent_until(series.ticker))
+            result = run.on_row(stream, n, row, registration.knew(series.ticker, known_ns, row[1]))
             if METER.steps:
                 _charge(registration, row[0])
         except Exception as error:
@@ -419,7 +426,7 @@ class Engine:
         if registration.trigger_id not in self._registrations:
             return []
         period_ns = period_seconds * SECOND_NS
-        if stream.ticker in registration.withheld:
+        if registration.is_silenced(stream.ticker, self._stamp_ns):
             found = withhold(registration, stream, result, period_ns, self._stamp_ns)
         else:
             found = deliver(registration, stream, result, period_ns)
@@ -448,16 +455,18 @@ class Engine:
             ]
             for each in self._registrations.values()
         ]
-        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, int], dict[str, Any]]] = {}
+        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any], dict[str, Any], dict[str, int]]] = {}
         for series in self._series.values():
-            tickers.setdefault(series.ticker, ({}, [], {}, {}))[1].append(series.dump())
+            tickers.setdefault(series.ticker, ({}, [], {}, {}, {}))[1].append(series.dump())
         for each in self._registrations.values():
             for ticker, sent in each.delivered.items():
                 tickers[ticker][0][each.trigger_id] = [sent.until_ns, sent.suppressed, sent.open]
-            for ticker, known_ns in each.heard.items():
-                tickers[ticker][2][each.trigger_id] = known_ns
+            for ticker, heard in each.heard.items():
+                tickers[ticker][2][each.trigger_id] = [heard.until_ns, sorted(heard.trade_ids)]
             for ticker, withheld in each.withheld.items():
-                tickers.setdefault(ticker, ({}, [], {}, {}))[3][each.trigger_id] = encoded(withheld)
+                tickers.setdefault(ticker, ({}, [], {}, {}, {}))[3][each.trigger_id] = encoded(withheld)
+            for ticker, resumed_ns in each.resumed_ns.items():
+                tickers.setdefault(ticker, ({}, [], {}, {}, {}))[4][each.trigger_id] = resumed_ns
         return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
 
     @classmethod
@@ -479,9 +488,13 @@ class Engine:
             engine._registrations[trigger_id] = registration
         for ticker, part in state.tickers.items():
             delivered, several, *more = from_json(part)
-            for trigger_id, known_ns in more[0].items() if more else ():
-                engine._registrations[trigger_id].heard[ticker] = known_ns
-            for trigger_id, values in more[1].items() if len(more) > 1 else ():
+            heard, paused, resumed = [*more, {}, {}, {}][:3]  # an earlier version has fewer of them
+            for trigger_id, values in heard.items():
+                until_ns, trade_ids = values if isinstance(values, list) else (values, ())  # of an earlier version
+                engine._registrations[trigger_id].heard[ticker] = Heard(until_ns, frozenset(trade_ids))
+            for trigger_id, resumed_ns in resumed.items():
+                engine._registrations[trigger_id].resumed_ns[ticker] = resumed_ns
+            for trigger_id, values in paused.items():
                 registration = engine._registrations[trigger_id]
                 registration.withheld[ticker] = decoded(values, registration, ticker)
             for trigger_id, values in delivered.items():

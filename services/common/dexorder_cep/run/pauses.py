@@ -1,7 +1,8 @@
 """Pauses: outcomes that a paused trigger does not send, kept for as long as a resumption may be on its way. Pure.
 
 A paused trigger takes rows as any other, so that its state is that of the newest row when it is resumed. A client that
-resumes it may have its answer before the engine learns of it: what was settled in between is sent then.
+resumes it may have its answer before the engine learns of it: what was settled in between is sent then. The engine may
+also learn of it before it has the rows of the pause: they are not sent either.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def withhold(
 ) -> list[Outcome]:
     """Keep the outcomes of a result on a ticker that is paused, but for the end of the trigger's time.
 
+    Once it is resumed they are dropped: the row was settled in the pause.
     What is not sent starts no cooldown.
     """
     before = replace(registration.delivered.get(stream.ticker, Delivered()))
@@ -34,7 +36,7 @@ def withhold(
     registration.delivered[stream.ticker] = before
     if found and isinstance(found[0], TriggerEnded):
         return found
-    kept = registration.withheld[stream.ticker]
+    kept = registration.withheld.get(stream.ticker, [])
     kept += [(stamp_ns, each) for each in found]
     kept[:] = [each for each in kept[-MAX_WITHHELD:] if each[0] > stamp_ns - WITHHELD_NS]
     return []
@@ -43,6 +45,7 @@ def withhold(
 def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcome]:
     """End the pause on a ticker; return the outcomes whose rows were settled after a time."""
     found: list[Outcome] = []
+    registration.resumed_ns[ticker] = at_ns
     for stamp_ns, each in registration.withheld.pop(ticker, ()):
         if stamp_ns <= at_ns:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 Row: TypeAlias = tuple[Any, ...]
@@ -103,6 +104,11 @@ class Stream(RowsOfTicker):
             rows.sort(key=_null_first(slot), reverse=descending)
         rows.sort(key=lambda row: row[0])
         return rows
+
+    def after(self, time_ns: int) -> list[Row]:
+        """Return the rows after a time, in no order, also those that wait for the watermark."""
+        newest = takewhile(lambda row: row[0] > time_ns, reversed(self.rows))
+        return [*newest, *(row for time, _, row in self._pending if time > time_ns)]
 
     def trim(self, keep: int, oldest: Callable[[], int]) -> None:
         """Drop rows from the ring.

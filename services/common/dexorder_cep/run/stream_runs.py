@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from dexorder_cep.compile.trigger import CompiledTrigger
-from dexorder_cep.run.delivery import Registration
+from dexorder_cep.run.delivery import Heard, Registration
 from dexorder_cep.run.running import RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
@@ -93,6 +93,20 @@ class StreamRuns:
             self.running[period_seconds, looks_back] = candles
 
 
+class Mark(NamedTuple):
+    """Moment at which a record was settled.
+
+    Attributes:
+        stamp_ns: The time.
+        new_ns: Time from which the rows of the record are new.
+        trade_ids: Trades before it that have the same millisecond.
+    """
+
+    stamp_ns: int
+    new_ns: int
+    trade_ids: Sequence[str] = ()
+
+
 @dataclass(slots=True)
 class TickerSeries:
     """Streams of a ticker's candles of one period, or of its trades.
@@ -100,7 +114,7 @@ class TickerSeries:
     Attributes:
         settled_ns: Time before which all rows were fed.
         since_ns: Time from which on they were fed without a gap.
-        marks: For the records of the last minutes, when each was settled, and the time from which its rows are new.
+        marks: The records of the last minutes.
         deaf: Triggers that no record has reached which was settled after their registration.
     """
 
@@ -109,7 +123,7 @@ class TickerSeries:
     settled_ns: int = NO_TIME
     since_ns: int = NO_TIME
     streams: dict[Variant, StreamRuns] = field(default_factory=dict)
-    marks: deque[tuple[int, int]] = field(default_factory=deque)
+    marks: deque[Mark] = field(default_factory=deque)
     deaf: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -130,22 +144,25 @@ class TickerSeries:
             on_stream.stream.seed(next(iter(self.streams.values())).stream)
         return on_stream
 
-    def mark(self, stamp_ns: int, since_ns: int) -> int:
-        """Note when a record with rows from ``since_ns`` on was settled; return the time from which they are new."""
+    def mark(self, stamp_ns: int, since_ns: int) -> Mark:
+        """Note that the next rows, all from ``since_ns`` on, were settled at ``stamp_ns``."""
         new_ns = max(since_ns, self.settled_ns)
-        self.marks.append((stamp_ns, new_ns))
-        while self.marks[0][0] < stamp_ns - MARKS_NS:
+        same = () if self.period_seconds else self.default.stream.after(_before_millisecond(new_ns))
+        mark = Mark(stamp_ns, new_ns, [row[1] for row in same])
+        self.marks.append(mark)
+        while self.marks[0].stamp_ns < stamp_ns - MARKS_NS:
             self.marks.popleft()
-        return new_ns
+        return mark
 
-    def new_at(self, at_ns: int) -> int | None:
-        """Return the time from which rows were settled after ``at_ns``; None if no such record has come."""
-        return next((new_ns for stamp_ns, new_ns in self.marks if stamp_ns > at_ns), None)
+    def mark_after(self, at_ns: int) -> Mark | None:
+        """Return the mark of the first record that was settled after a time; None if none has come."""
+        return next((each for each in self.marks if each.stamp_ns > at_ns), None)
 
-    def hear(self, registration: Registration, new_ns: int) -> None:
-        """Let rows from ``new_ns`` on fire a trigger."""
-        known_ns = new_ns if self.period_seconds else new_ns - new_ns % MILLISECOND_NS - 1
-        registration.heard[self.ticker] = min(registration.at_ns, known_ns)
+    def hear(self, registration: Registration, mark: Mark) -> None:
+        """Let rows fire a trigger that were settled with a record or later."""
+        known_ns = mark.new_ns if self.period_seconds else _before_millisecond(mark.new_ns)
+        known_ns = min(registration.at_ns, known_ns)
+        registration.heard[self.ticker] = Heard(known_ns, frozenset(mark.trade_ids))
         self.deaf.discard(registration.trigger_id)
 
     def dump(self) -> list[Any]:
@@ -158,11 +175,16 @@ class TickerSeries:
         """Return the series that ``dump`` described."""
         period_seconds, settled_ns, since_ns, streams, *marks = state
         series = cls(ticker, period_seconds, settled_ns, since_ns)
-        series.marks.extend((stamp_ns, new_ns) for each in marks for stamp_ns, new_ns in each)
+        series.marks.extend(Mark(*mark) for each in marks for mark in each)
         for (delay_ms, order), kept in streams:
             variant = (delay_ms, tuple((slot, descending) for slot, descending in order))
             series.on_stream(variant).restore(kept, registered)
         return series
+
+
+def _before_millisecond(time_ns: int) -> int:
+    """Return the end of what is older than the millisecond of a time."""
+    return time_ns - time_ns % MILLISECOND_NS - 1
 
 
 AllSeries: TypeAlias = Mapping[tuple[int, str], TickerSeries]

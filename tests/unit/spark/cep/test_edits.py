@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.instrument import Series
@@ -111,3 +112,21 @@ def test_an_older_relay_and_a_restored_one_say_what_is_in_force() -> None:
         evaluator.apply(change(9, 2, least, reset=True))
         feed(evaluator, n, 7.0)
         assert bool(fired(evaluator.finish({}))) == (least == 5)
+
+
+def test_what_a_resumption_releases_is_of_the_text_before_an_edit_that_comes_with_it() -> None:
+    """Rows since the resumption were evaluated in the pause, of whose end the process learns together with the edit."""
+
+    def state(sequence: int, revision: int, least: int, *, paused: bool, changed_ns: int = 0) -> RegistrationChanges:
+        made = change(sequence, revision, least)
+        return replace(made, changes=[made.changes[0]._replace(is_paused=paused, changed_ns=changed_ns)])
+
+    evaluator = Evaluator()
+    evaluator.apply(state(1, 1, 5, paused=True))
+    for n in (1, 2):
+        feed(evaluator, n, 6.0)
+    assert fired(evaluator.finish({})) == []
+    evaluator.apply(state(3, 2, 8, paused=False, changed_ns=150 * SECOND_NS))
+    assert sorted(fired(evaluator.finish({}))) == [(ticker, 2) for ticker in TICKERS]
+    feed(evaluator, 3, 6.0)
+    assert fired(evaluator.finish({})) == []

@@ -205,3 +205,42 @@ def test_matches_that_one_row_frees_are_rows_of_one_event_up_to_max_rows() -> No
         assert isinstance(firing, Firing)
         assert [row[1:] for row in firing.rows] == expected
         assert firing.context.get("rows_omitted") == (None if max_rows == "100" else "1")
+
+
+TICKS = {
+    "condition": "SELECT price FROM ticks WHERE price > 0",
+    "derived": "SELECT p FROM (SELECT ticker, ts, price + 1 AS p FROM ticks) WHERE p > 0",
+    "pattern": "SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY ticker ORDER BY ts MEASURES A.price AS p "
+    "PATTERN (A) DEFINE A AS A.price > 0)",
+    "running": "SELECT `close` FROM ohlc WHERE `close` > 0",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "late"), [(name, late) for name in TICKS for late in (False, True) if not (late and name == "running")]
+)
+def test_of_the_millisecond_in_which_a_record_ends_only_what_follows_it_fires(name: str, late: bool) -> None:
+    """Times of rows are cut to milliseconds; the record that a registration follows ends between two trades of one."""
+    second_ns, border_ns = 10**9, 10**9 + 500_000
+    parameters = {"pattern": {}, "running": {"fire": "level", "on": "tick"}}.get(name, {"fire": "level"})
+
+    def ids(found: list[Outcome]) -> list[str]:
+        return [each.event_id.split(":")[-1] for each in found if isinstance(each, Firing)]
+
+    def record(start_ns: int, end_ns: int, *trades: tuple[int, str]) -> list[Outcome]:
+        engine.stamp("X", 0, end_ns, start_ns)
+        rows = [(time_ns, trade_id, 1.0, 1.0, None) for time_ns, trade_id in trades]
+        return engine.feed_ticks("X", rows, since_ns=start_ns) + engine.settle("X", 0, end_ns)
+
+    for delay in ("0", "1", "5"):
+        for is_restarted in (False, True):
+            compiled = compile_trigger(TICKS[name], parameters | {"delay_ms": delay})
+            engine = Engine()
+            assert record(0, border_ns, (second_ns - 10**8, "old"), (second_ns + 100, "known")) == []
+            if not late:
+                engine.add("t", 1, compiled, border_ns + 1, tickers={"X"})
+            engine = Engine.load(engine.dump()) if is_restarted else engine
+            found = record(border_ns, 3 * second_ns, (border_ns, "new"), (2 * second_ns, "last"))
+            engine = Engine.load(engine.dump()) if is_restarted else engine
+            found += engine.add("t", 1, compiled, border_ns + 1, tickers={"X"}) if late else []
+            assert ids(found) == ["new", "last"], (delay, is_restarted)

@@ -77,12 +77,23 @@ def test_what_is_settled_between_the_answer_and_its_arrival_fires_then() -> None
     assert found == [each for n in range(6) for each in feed(whole, n, 6.0)][4:], "as if it had not been paused"
 
 
+def test_what_came_true_in_the_pause_does_not_fire_though_it_is_evaluated_after_it() -> None:
+    """The process learns of the resumption before it reads the rows."""
+    for is_restarted in (False, True):
+        engine = started("close > 5", fire="level")
+        feed(engine, 0, 6.0)
+        engine.pause("t", "X")
+        assert engine.resume("t", "X", 3 * MINUTE_NS + 10**9) == []  # when candles 1 and 2 were settled
+        engine = Engine.load(engine.dump()) if is_restarted else engine
+        assert [bool(feed(engine, n, 6.0)) for n in (1, 2, 3)] == [False, False, True]
+
+
 def test_a_trigger_that_fires_once_fires_after_its_pause() -> None:
     engine = started("close CROSSES ABOVE 5", fire="once")
     engine.pause("t", "X")
     for n, close in enumerate((1.0, 6.0, 1.0)):
         assert feed(engine, n, close) == []
-    assert engine.resume("t", "X", 10 * MINUTE_NS) == [] and "t" in engine.registrations
+    assert engine.resume("t", "X", 3 * MINUTE_NS + 10**9) == [] and "t" in engine.registrations
     found = feed(engine, 3, 6.0)
     assert [type(each) for each in found] == [Firing, TriggerEnded] and "t" not in engine.registrations
     engine = started("close CROSSES ABOVE 5", fire="once")
