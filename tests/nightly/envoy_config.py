@@ -61,6 +61,7 @@ class Listener:
     Attributes:
         targets: Servers behind it; the profile says how calls are spread.
         opaque: It passes on bytes, and does not see calls.
+        http1: It carries HTTP/1.1 with WebSockets, not HTTP/2.
         accepts: With it the listener is an inbound one: callers need a certificate, and its URI is forwarded. Such a
             one repeats no call and numbers none: the caller's proxy does.
         presents: With it the listener is an outbound one: it shows the server's proxy this certificate.
@@ -73,6 +74,7 @@ class Listener:
     accepts: Workload | None = None
     presents: Workload | None = None
     filters: Sequence[dict[str, Any]] = ()
+    http1: bool = False
 
     @property
     def _name(self) -> str:
@@ -96,7 +98,8 @@ class Listener:
         }
         if not self.opaque:
             options = {"@type": f"type.googleapis.com/{_HTTP_OPTIONS}"}
-            explicit: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
+            version = "http_protocol_options" if self.http1 else "http2_protocol_options"
+            explicit: dict[str, Any] = {"explicit_http_config": {version: {}}}
             found["typed_extension_protocol_options"] = {_HTTP_OPTIONS: options | explicit}
         if self.presents:
             found["transport_socket"] = self.presents.context("Upstream", self._protocol)
@@ -104,7 +107,7 @@ class Listener:
 
     @property
     def _protocol(self) -> str:
-        return "istio" if self.opaque else "h2"
+        return "istio" if self.opaque else "http/1.1" if self.http1 else "h2"
 
     def _tcp(self, profile: Profile) -> dict[str, Any]:
         idle = {"idle_timeout": f"{profile.idle}s"} if profile.idle else {}
@@ -120,9 +123,11 @@ class Listener:
             host["include_request_attempt_count"] = True
         host["routes"] = [{"match": {"prefix": "/"}, "route": way}]
         found = _manager(self._name, host, self.filters) | {
-            "codec_type": "HTTP2",
+            "codec_type": "HTTP1" if self.http1 else "HTTP2",
             "stream_idle_timeout": f"{profile.idle}s",
         }
+        if self.http1:
+            found["upgrade_configs"] = [{"upgrade_type": "websocket"}]
         if self.accepts:
             found["forward_client_cert_details"] = "SANITIZE_SET"
             found["set_current_client_cert_details"] = {"uri": True}

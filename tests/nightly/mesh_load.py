@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Self
 
+import aiohttp
 import grpc
 from confluent_kafka import Consumer, TopicPartition
 
@@ -20,26 +23,55 @@ from dexorder.events.outcomes import Outcome
 from dexorder_gateway.events.sessions.user_tokens import sign
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from tests.gateway_thread import GatewayUser
 from tests.integration.events.container import CRITICAL, event
 from tests.nightly.meshed_suite import MeshedSuite
-from tests.nightly.numbered import Ledger, NoCommits, PixyWriter, Reader
+from tests.nightly.numbered import BEHIND, CALL_SECONDS, Ledger, NoCommits, PixyWriter, Reader, is_going
 from tests.rig.kafka import create_topic
 from tests.rig.processes import until
 
 PARTITIONS = 4
 PATIENCE_S = 120.0
+KEY_PATIENCE_S = 20.0
+"""Time for which a record is tried; the gateways wait 10 s for what another one has begun."""
 USER = "alice"
 
 
 class MeshWriter(PixyWriter):
-    """Writer whose calls a proxy may repeat; the gateway then answers ABORTED, and the record may be there."""
+    """Writer that gives each record a key and repeats the call until it is answered, or the answer is uncertain.
+
+    Attributes:
+        repeated: Calls that it made again; proxies have made others.
+        uncertain: Records of which it was told that they may have been written, or that it gave up.
+    """
 
     PAUSE_S = 0.05
-    REFUSALS = PixyWriter.REFUSALS | {grpc.StatusCode.ABORTED}
+    repeated = uncertain = 0
 
     def step(self) -> None:
-        super().step()
+        if len(self._ledger.written) - len(self._ledger.reads) > 5 * BEHIND:
+            self.pause()
+            return
+        number = self._numbers()
+        request = pixy.ProdRq(
+            topic=self._topic, key_undefined=True, message=b"%d" % number, idempotency_key=f"{number}"
+        )
+        until_s = time.monotonic() + KEY_PATIENCE_S
+        while True:
+            try:
+                answer = self._gateway.stub.Produce(request, timeout=CALL_SECONDS)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.ABORTED or time.monotonic() > until_s:
+                    self.uncertain += 1
+                    break
+                if not is_going(error) and error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    self._ledger.unexpected[f"Produce: {error.code()} {error.details()}"] += 1
+                self.repeated += 1
+                self.pause()
+            else:
+                self._ledger.write(number, answer.partition)
+                break
         self.pause()
 
 
@@ -64,10 +96,12 @@ class Records(ExitStack):
         self.writer = self.enter_context(writer)
         return self
 
-    def killed(self) -> None:
-        """Record that one of the gateways is being killed, with the acks that it has not committed."""
-        now_s = time.monotonic()
-        self.ledger.no_commits(self._user, NoCommits(now_s, now_s))
+    @contextmanager
+    def no_commits(self) -> Iterator[None]:
+        """Record that a gateway is killed, or Kafka can't be reached, with acks that are not committed."""
+        since_s = time.monotonic()
+        yield
+        self.ledger.no_commits(self._user, NoCommits(since_s, time.monotonic()))
 
     def check(self) -> None:
         """Wait until everything is acked; then check the account, and that Kafka has the acks."""
@@ -98,11 +132,13 @@ class Events:
 
     Attributes:
         heard: How often the session has had each event.
+        seen: The same of the page's session, which only looks on.
         ends: The ends of each event that its publisher was told.
     """
 
     def __init__(self, suite: MeshedSuite) -> None:
         self.heard: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
         self.sent: list[str] = []
         self.ends: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[str] = Counter()
@@ -124,24 +160,53 @@ class Events:
         self.__exit__()
         assert self._error is None, self._error
         assert self.heard == Counter(self.sent), self.heard - Counter(self.sent) or Counter(self.sent) - self.heard
+        assert self.seen == self.heard, (self.seen - self.heard, self.heard - self.seen)
         assert self.ends == Counter((each, "DELIVERED") for each in self.sent)
 
     async def _main(self) -> None:
         try:
-            session = asyncio.create_task(self._session())
+            opened = asyncio.Event()
+            sessions = [asyncio.create_task(each) for each in (self._session(), self._page(opened))]
+            await asyncio.wait_for(opened.wait(), PATIENCE_S)
             await asyncio.gather(self._by_zmq(), self._by_grpc())
             async with asyncio.timeout(PATIENCE_S):
-                while len(self.heard) < len(self.sent):
-                    assert not session.done(), session.result()
+                while min(len(self.heard), len(self.seen)) < len(self.sent):
+                    for each in sessions:
+                        assert not each.done(), each.result()
                     await asyncio.sleep(0.1)
-            session.cancel()
-            await asyncio.wait((session,))
+            for each in sessions:
+                each.cancel()
+            await asyncio.wait(sessions)
         except BaseException as error:
             self._error = error
 
-    async def _session(self) -> None:
-        key = self._suite.directory / "jwt-keys" / "suite.key"
+    @property
+    def _token(self) -> str:
+        return sign(self._suite.directory / "jwt-keys" / "suite.key", USER)
 
+    async def _page(self, opened: asyncio.Event) -> None:
+        """Follow the user's events as the page does, over a WebSocket, from the moment at which it first opens."""
+        address = f"http://{self._suite.reached('web')}/v1/events"
+        cursor: dict[str, str] | None = None
+        async with aiohttp.ClientSession() as http:
+            while True:
+                with suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
+                    async with http.ws_connect(address, heartbeat=5.0) as socket:
+                        await socket.send_json({"authorize": {"token": self._token, "cursor": cursor}})
+                        async for message in socket:
+                            ((kind, value),) = json.loads(message.data).items()
+                            assert kind in ("opened", "event"), message.data
+                            if kind == "opened":
+                                cursor = cursor or value["cursor"]
+                                opened.set()
+                            else:
+                                assert cursor is not None
+                                cursor = {"epoch": cursor["epoch"], "sequence": value["sequence"]}
+                                self.seen[value["event"]["eventId"]] += 1
+                self.notes["page"] += 1
+                await asyncio.sleep(0.2)
+
+    async def _session(self) -> None:
         def handle(message: pb.WatchEventsResponse, cursor: pb.Cursor) -> bool:
             assert not message.HasField("reset"), message
             if message.HasField("event"):
@@ -152,9 +217,7 @@ class Events:
             self.notes[text] += 1
 
         address = self._suite.reached("events")
-        await client.follow(
-            address, lambda: sign(key, USER), None, handle, client_name="desk", receive=True, on_note=note
-        )
+        await client.follow(address, lambda: self._token, None, handle, client_name="desk", receive=True, on_note=note)
 
     async def _by_zmq(self) -> None:
         fast, sure = (f"tcp://{self._suite.reached(port)}" for port in ("events_sub", "events_router"))

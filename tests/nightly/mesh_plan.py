@@ -4,8 +4,9 @@
                                      | mutual TLS
                                   inbound listener of the other's sidecar -> part on loopback
 
-Each port that the manifests name opaque is passed on as bytes. Two gateways share the records of Kafka; calls go to
-them in turn. The callers files are those of the Istio component, with one client, ``desk``.
+Each port that the manifests name opaque is passed on as bytes, Kafka's among them: it has a listener for each pod that
+connects to it, which advertises the pod's own sidecar. The page goes by HTTP/1.1. Two gateways share the records of
+Kafka; calls go to them in turn. The callers files are those of the Istio component, with one client, ``desk``.
 """
 
 from __future__ import annotations
@@ -35,18 +36,28 @@ SPIFFE = f"spiffe://{write_mesh.TRUST_DOMAIN}/ns/{write_mesh.NAMESPACE}/sa"
 DESK = "desk"
 SECOND = "gateway-2"
 GATEWAYS = ("gateway", SECOND)
-PODS = ("relay", "udsource", *GATEWAYS, "ingestor", "spark", DESK)
-PORTS = 80
+KAFKA = "kafka"
+PODS = ("relay", "udsource", *GATEWAYS, "ingestor", "spark", KAFKA, DESK)
+PORTS = 90
 """Consecutive ports that a suite in a mesh takes: those of the suite, then those of the sidecars."""
-SERVERS = {"relay": ("relay", "broker"), "gateway": ("gateway", "events_sub", "events_router"), SECOND: ("gateway",)}
-SERVERS |= {"udsource": ("udsource",)}
-OPAQUE = ("broker", "events_sub", "events_router")
+READERS = {pod: f"kafka-{pod}" for pod in (*GATEWAYS, "udsource")}
+"""Port of Kafka for each pod that connects to it."""
+SERVERS = {
+    "relay": ("relay", "broker"),
+    "gateway": ("gateway", "events_sub", "events_router", "web"),
+    SECOND: ("gateway",),
+    "udsource": ("udsource",),
+    KAFKA: (*READERS.values(),),
+}
+ZMQ = ("broker", "events_sub", "events_router")
+OPAQUE = (*ZMQ, *READERS.values())
 FAST: dict[str, str] = {
     "DEXORDER_GATEWAY_LONG_POLLING_TIMEOUT_MS": "500",
     "DEXORDER_GATEWAY_OFFSETS_COMMIT_INTERVAL_MS": "200",
     "DEXORDER_GATEWAY_ACK_TIMEOUT_SECONDS": "20",
     "DEXORDER_GATEWAY_SESSION_TIMEOUT_MS": "6000",
     "DEXORDER_GATEWAY_NEW_GROUP_START": "earliest",
+    "DEXORDER_GATEWAY_PRODUCE_TIMEOUT_SECONDS": "10",
     "DEXORDER_GATEWAY_KEEP_ALIVE_SECONDS": "0.5",
     "DEXORDER_RELAY_KEEP_ALIVE_SECONDS": "0.5",
     "DEXORDER_RELAY_LEASE_SECONDS": "6",
@@ -73,11 +84,14 @@ CALLS = (
     Call("spark", "gateway", GATEWAYS, "DEXORDER_SPARK_GATEWAY"),
     Call("gateway", "gateway", (SECOND,), "DEXORDER_GATEWAY_PEERS"),
     Call(SECOND, "gateway", ("gateway",), "DEXORDER_GATEWAY_PEERS"),
+    *(Call(pod, READERS[pod], (KAFKA,), "DEXORDER_GATEWAY_KAFKA") for pod in GATEWAYS),
+    Call("udsource", READERS["udsource"], (KAFKA,), "DEXORDER_UDSOURCE_KAFKA"),
     Call(DESK, "relay", ("relay",)),
     Call(DESK, "gateway", GATEWAYS),
     Call(DESK, "events", ("gateway",)),
     Call(DESK, "events_sub", ("gateway",)),
     Call(DESK, "events_router", ("gateway",)),
+    Call(DESK, "web", ("gateway",)),
 )
 
 
@@ -104,7 +118,7 @@ class MeshPlan:
         names: list[tuple[str, ...]] = [(pod, kind) for pod in PODS for kind in ("admin", "health")]
         names += [(pod, "in", port) for pod, ports in SERVERS.items() for port in ports]
         names += [(call.pod, "out", call.port) for call in CALLS]
-        names += [(SECOND, "grpc"), (SECOND, "metrics")]
+        names += [(SECOND, "grpc"), (SECOND, "metrics"), *((KAFKA, port) for port in READERS.values())]
         return dict(zip(names, count(self.options.ports.relay + 20), strict=False))
 
     def address(self, pod: str, port: str) -> str:
@@ -123,7 +137,10 @@ class MeshPlan:
             account = "gateway" if pod == SECOND else pod
             yield self._sidecar(pod, Workload(authority.workload(f"{SPIFFE}/{account}"), authority.ca))
         for part in plan(self.options, java=java):
-            yield replace(part, env={**part.env, **self._environment(part.name)})
+            command = (
+                (*part.command, "--properties", str(self._kafka_properties())) if part.name == KAFKA else part.command
+            )
+            yield replace(part, command=command, env={**part.env, **self._environment(part.name)})
             if part.name == "gateway":
                 yield self._second(part)
 
@@ -138,9 +155,27 @@ class MeshPlan:
         found["DEXORDER_EVENTS_CONTAINERS"] = str(self._folder / "containers.yaml")
         for call in CALLS:
             if call.pod == pod and call.variable:
-                scheme = "tcp://" if call.port in OPAQUE else ""
+                scheme = "tcp://" if call.port in ZMQ else ""
                 found[call.variable] = scheme + self.address(pod, call.port)
         return found
+
+    def _kafka_properties(self) -> Path:
+        """Write Kafka's listeners: its own, and one for each pod, whose clients are sent to the pod's sidecar."""
+        own, ports = self.options.ports, enumerate(READERS.items())
+        listeners, advertised, protocols = [f"PLAINTEXT://127.0.0.1:{own.kafka}"], [], []
+        advertised += listeners
+        for number, (pod, port) in ports:
+            listeners.append(f"POD{number}://127.0.0.1:{self._numbers[KAFKA, port]}")
+            advertised.append(f"POD{number}://{self.address(pod, port)}")
+            protocols.append(f"POD{number}:PLAINTEXT")
+        settings = {
+            "listeners": [*listeners, f"CONTROLLER://127.0.0.1:{own.kafka_controller}"],
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": ["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *protocols],
+        }
+        file = self._folder / "kafka.properties"
+        file.write_text("".join(f"{name}={','.join(values)}\n" for name, values in settings.items()))
+        return file
 
     def _second(self, first: Part) -> Part:
         grpc, metrics = (f"127.0.0.1:{self._numbers[SECOND, kind]}" for kind in ("grpc", "metrics"))
@@ -157,13 +192,14 @@ class MeshPlan:
     def _sidecar(self, pod: str, own: Workload) -> Part:
         numbers = self._numbers
         ways = [
-            Listener(numbers[pod, "in", port], [self._server(pod, port)], port in OPAQUE, accepts=own)
+            Listener(numbers[pod, "in", port], [self._server(pod, port)], port in OPAQUE, own, http1=port == "web")
             for port in SERVERS.get(pod, ())
         ]
         for call in (each for each in CALLS if each.pod == pod):
             port = "gateway" if call.port == "events" else call.port
             targets = [f"127.0.0.1:{numbers[target, 'in', port]}" for target in call.targets]
-            ways.append(Listener(numbers[pod, "out", call.port], targets, port in OPAQUE, presents=own))
+            is_web = port == "web"
+            ways.append(Listener(numbers[pod, "out", call.port], targets, port in OPAQUE, presents=own, http1=is_web))
         file = self._folder / f"{pod}.json"
         health = numbers[pod, "health"]
         file.write_text(json.dumps(config(ways, self.profile, admin_port=self.admin_port(pod), health_port=health)))
@@ -178,7 +214,8 @@ class MeshPlan:
         )
 
     def _server(self, pod: str, port: str) -> str:
-        return f"127.0.0.1:{self._numbers[SECOND, 'grpc']}" if pod == SECOND else self.options.address(port)
+        own = {SECOND: (SECOND, "grpc"), KAFKA: (KAFKA, port)}.get(pod)
+        return f"127.0.0.1:{self._numbers[own]}" if own else self.options.address(port)
 
     def _write_callers(self) -> None:
         self._folder.mkdir(exist_ok=True)

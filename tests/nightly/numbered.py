@@ -32,7 +32,7 @@ _GOING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """The gateway or Kafka is stopping or starting, or the test has closed the connection."""
 
 
-def _is_going(error: grpc.RpcError) -> bool:
+def is_going(error: grpc.RpcError) -> bool:
     """Return whether a gateway or Kafka goes or comes, or a proxy between this caller and the gateway does."""
     late = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     return error.code() in _GOING or (is_failure(error, Failure.UNANSWERED) and not late)
@@ -205,7 +205,7 @@ class Reader(Loop):
             answer = self._gateway.stub.ConsumeNAck(self._request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             self.last()  # no records, or the gateway stops and waits for these acks
-            if _is_going(error):
+            if is_going(error):
                 self.pause()
             elif error.code() != grpc.StatusCode.NOT_FOUND:
                 self._ledger.unexpected[f"ConsumeNAck: {error.code()} {error.details()}"] += 1
@@ -225,7 +225,7 @@ class Reader(Loop):
             self._gateway.stub.Ack(place, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             # INTERNAL: the partition went to another gateway, which delivers the record again.
-            if _is_going(error):
+            if is_going(error):
                 self._ledger.ack_is_uncertain(int(answer.message))
             elif error.code() != grpc.StatusCode.INTERNAL:
                 self._ledger.unexpected[f"Ack: {error.code()} {error.details()}"] += 1
@@ -295,7 +295,7 @@ class PixyWriter(Loop):
             answer = self._gateway.stub.Produce(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             self.refused += 1
-            if not _is_going(error) and error.code() not in self.REFUSALS:
+            if not is_going(error) and error.code() not in self.REFUSALS:
                 self._ledger.unexpected[f"Produce: {error.code()} {error.details()}"] += 1
             self.pause()
             return
