@@ -1,4 +1,4 @@
-"""A client of another language that runs beside a test, while the relay is restored from an older copy or killed."""
+"""A client of another language beside a test: the relay is restored or killed, or a proxy resets the streams."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from tests.fakes.mesh_proxy import ResettingProxy
+from tests.fakes.tcp_proxy import in_a_thread
 from tests.nightly.suite_lives import SuiteLives
 from tests.rig.processes import until
 
 ANNOUNCED = 20
 """Notifications before the backup, after it, and after it was restored."""
+RESETS = 6
+"""Streams that a proxy resets after a notification."""
 KILLS = 20
 CALLS_A_KILL, ANSWERED_BEFORE = 500, 20
 """Calls that the client is given before each kill, and how many are answered by then."""
@@ -125,6 +129,20 @@ def follow_restored(suite: SuiteLives, *program: str, folder: Path) -> Restored:
         announce()
         assert set(client.lines) == made
         return Restored(client.logged(RESET), len(made), len(made - set(client.lines)))
+
+
+def follow_reset(suite: SuiteLives, *program: str, folder: Path) -> int:
+    """Let the client read notifications behind a proxy, each of them once; return the streams that the proxy reset."""
+    proxy, client_id = ResettingProxy(int(suite.address.rpartition(":")[2])), f"{folder.name}-reset"
+    proxy.after = [2] * RESETS  # `opened`, and one notification
+    with in_a_thread(proxy) as port:
+        follow = (f"127.0.0.1:{port}", "follow", f"RESPONSE:{client_id}")
+        with LanguageClient(*program, *follow, folder=folder) as client:
+            made = {f"{suite.submit(client_id)} OK" for _ in range(ANNOUNCED)}
+            client.wait(lambda: made <= set(client.lines))
+            assert sorted(client.lines) == sorted(made), "each is announced once"
+            assert client.logged(RESET) == 0, "a reset of the stream is none of the cursor"
+    return proxy.resets
 
 
 def call_killed(suite: SuiteLives, *program: str, folder: Path) -> Killed:

@@ -26,6 +26,7 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from tests.gateway_thread import GatewayUser
 from tests.integration.events.container import CRITICAL, event
+from tests.nightly.http_user import HttpUser
 from tests.nightly.meshed_suite import MeshedSuite
 from tests.nightly.numbered import BEHIND, CALL_SECONDS, Ledger, NoCommits, PixyWriter, Reader, is_going
 from tests.rig.kafka import create_topic
@@ -33,6 +34,8 @@ from tests.rig.processes import until
 
 PARTITIONS = 4
 PATIENCE_S = 120.0
+BACK_SECONDS = 3.0
+"""Time in which a gateway whose sidecar is back connects to Kafka, and learns that it has lost its partitions."""
 KEY_PATIENCE_S = 20.0
 """Time for which a record is tried; the gateways wait 10 s for what another one has begun."""
 USER = "alice"
@@ -76,36 +79,38 @@ class MeshWriter(PixyWriter):
 
 
 class Records(ExitStack):
-    """Numbered records that go through both gateways, and consumers that ack them; a context manager."""
+    """Numbered records through both gateways, and consumers that ack them, over gRPC and HTTP; a context manager."""
 
     def __init__(self, suite: MeshedSuite) -> None:
         super().__init__()
         self.ledger = Ledger()
         self._suite = suite
         self._kafka = suite.address("kafka")
-        self._user = GatewayUser()
+        self._users = (GatewayUser(), HttpUser())
 
     def __enter__(self) -> Self:
         self.topic = create_topic(self._kafka, PARTITIONS)
-        self._user.connect(self._suite.reached("gateway"))
         numbers = itertools.count()
-        self._readers = [Reader(self._user, self.topic, self.ledger) for _ in range(2)]
-        for each in self._readers:
-            self.enter_context(each)
-        writer = MeshWriter(self._user, self.topic, self.ledger, lambda: next(numbers), async_mode=False)
-        self.writer = self.enter_context(writer)
+        self.writers: list[MeshWriter] = []
+        for user, port in zip(self._users, ("gateway", "pixy"), strict=True):
+            user.connect(self._suite.reached(port))
+            self.enter_context(Reader(user, self.topic, self.ledger))
+            writer = MeshWriter(user, self.topic, self.ledger, lambda: next(numbers), async_mode=False)
+            self.writers.append(self.enter_context(writer))
         return self
 
     @contextmanager
     def no_commits(self) -> Iterator[None]:
-        """Record that a gateway is killed, or Kafka can't be reached, with acks that are not committed."""
+        """Record that a gateway is killed, or can't reach Kafka, with acks that are not committed."""
         since_s = time.monotonic()
         yield
-        self.ledger.no_commits(self._user, NoCommits(since_s, time.monotonic()))
+        for user in self._users:
+            self.ledger.no_commits(user, NoCommits(since_s, time.monotonic() + BACK_SECONDS))
 
     def check(self) -> None:
         """Wait until everything is acked; then check the account, and that Kafka has the acks."""
-        self.writer.stop()
+        for each in self.writers:
+            each.stop()
         until(self.ledger.all_acked, PATIENCE_S, self._explain)
         until(lambda: self._left() == 0, PATIENCE_S, self._explain)
         self.close()

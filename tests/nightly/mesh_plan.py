@@ -5,8 +5,9 @@
                                   inbound listener of the other's sidecar -> part on loopback
 
 Each port that the manifests name opaque is passed on as bytes, Kafka's among them: it has a listener for each pod that
-connects to it, which advertises the pod's own sidecar. The page goes by HTTP/1.1. Two gateways share the records of
-Kafka; calls go to them in turn. The callers files are those of the Istio component, with one client, ``desk``.
+connects to it, which advertises the pod's own sidecar. The page and Kafka-Pixy's HTTP API go by HTTP/1.1. Two gateways
+share the records of Kafka; calls go to them in turn. The callers files are those of the Istio component, with one
+client, ``desk``.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ READERS = {pod: f"kafka-{pod}" for pod in (*GATEWAYS, "udsource")}
 """Port of Kafka for each pod that connects to it."""
 SERVERS = {
     "relay": ("relay", "broker"),
-    "gateway": ("gateway", "events_sub", "events_router", "web"),
-    SECOND: ("gateway",),
+    "gateway": ("gateway", "events_sub", "events_router", "web", "pixy"),
+    SECOND: ("gateway", "pixy"),
     "udsource": ("udsource",),
     KAFKA: (*READERS.values(),),
 }
 ZMQ = ("broker", "events_sub", "events_router")
 OPAQUE = (*ZMQ, *READERS.values())
+HTTP1 = ("web", "pixy")
 FAST: dict[str, str] = {
     "DEXORDER_GATEWAY_LONG_POLLING_TIMEOUT_MS": "500",
     "DEXORDER_GATEWAY_OFFSETS_COMMIT_INTERVAL_MS": "200",
@@ -92,6 +94,7 @@ CALLS = (
     Call(DESK, "events_sub", ("gateway",)),
     Call(DESK, "events_router", ("gateway",)),
     Call(DESK, "web", ("gateway",)),
+    Call(DESK, "pixy", GATEWAYS),
 )
 
 
@@ -118,7 +121,8 @@ class MeshPlan:
         names: list[tuple[str, ...]] = [(pod, kind) for pod in PODS for kind in ("admin", "health")]
         names += [(pod, "in", port) for pod, ports in SERVERS.items() for port in ports]
         names += [(call.pod, "out", call.port) for call in CALLS]
-        names += [(SECOND, "grpc"), (SECOND, "metrics"), *((KAFKA, port) for port in READERS.values())]
+        names += [(SECOND, "metrics"), (SECOND, "listen", "gateway"), *((pod, "listen", "pixy") for pod in GATEWAYS)]
+        names += [(KAFKA, "listen", port) for port in READERS.values()]
         return dict(zip(names, count(self.options.ports.relay + 20), strict=False))
 
     def address(self, pod: str, port: str) -> str:
@@ -153,6 +157,8 @@ class MeshPlan:
             name: value.replace("/callers/", f"{self._folder}/") for name, value in write_mesh.settings().items()
         }
         found["DEXORDER_EVENTS_CONTAINERS"] = str(self._folder / "containers.yaml")
+        if pod in GATEWAYS:
+            found["DEXORDER_GATEWAY_HTTP_LISTEN"] = self._server(pod, "pixy")
         for call in CALLS:
             if call.pod == pod and call.variable:
                 scheme = "tcp://" if call.port in ZMQ else ""
@@ -165,7 +171,7 @@ class MeshPlan:
         listeners, advertised, protocols = [f"PLAINTEXT://127.0.0.1:{own.kafka}"], [], []
         advertised += listeners
         for number, (pod, port) in ports:
-            listeners.append(f"POD{number}://127.0.0.1:{self._numbers[KAFKA, port]}")
+            listeners.append(f"POD{number}://127.0.0.1:{self._numbers[KAFKA, 'listen', port]}")
             advertised.append(f"POD{number}://{self.address(pod, port)}")
             protocols.append(f"POD{number}:PLAINTEXT")
         settings = {
@@ -178,7 +184,7 @@ class MeshPlan:
         return file
 
     def _second(self, first: Part) -> Part:
-        grpc, metrics = (f"127.0.0.1:{self._numbers[SECOND, kind]}" for kind in ("grpc", "metrics"))
+        grpc, metrics = self._server(SECOND, "gateway"), f"127.0.0.1:{self._numbers[SECOND, 'metrics']}"
         own = {"DEXORDER_GATEWAY_LISTEN": grpc, "DEXORDER_GATEWAY_METRICS_LISTEN": metrics, "DEXORDER_EVENTS_DB": ""}
         return replace(
             first,
@@ -192,14 +198,14 @@ class MeshPlan:
     def _sidecar(self, pod: str, own: Workload) -> Part:
         numbers = self._numbers
         ways = [
-            Listener(numbers[pod, "in", port], [self._server(pod, port)], port in OPAQUE, own, http1=port == "web")
+            Listener(numbers[pod, "in", port], [self._server(pod, port)], port in OPAQUE, own, http1=port in HTTP1)
             for port in SERVERS.get(pod, ())
         ]
         for call in (each for each in CALLS if each.pod == pod):
             port = "gateway" if call.port == "events" else call.port
             targets = [f"127.0.0.1:{numbers[target, 'in', port]}" for target in call.targets]
-            is_web = port == "web"
-            ways.append(Listener(numbers[pod, "out", call.port], targets, port in OPAQUE, presents=own, http1=is_web))
+            way = Listener(numbers[pod, "out", call.port], targets, port in OPAQUE, presents=own, http1=port in HTTP1)
+            ways.append(way)
         file = self._folder / f"{pod}.json"
         health = numbers[pod, "health"]
         file.write_text(json.dumps(config(ways, self.profile, admin_port=self.admin_port(pod), health_port=health)))
@@ -214,8 +220,8 @@ class MeshPlan:
         )
 
     def _server(self, pod: str, port: str) -> str:
-        own = {SECOND: (SECOND, "grpc"), KAFKA: (KAFKA, port)}.get(pod)
-        return f"127.0.0.1:{self._numbers[own]}" if own else self.options.address(port)
+        own = self._numbers.get((pod, "listen", port))
+        return f"127.0.0.1:{own}" if own else self.options.address(port)
 
     def _write_callers(self) -> None:
         self._folder.mkdir(exist_ok=True)

@@ -89,12 +89,19 @@ async def test_no_idle_timeout_cuts_a_quiet_market(envoy: Path, tmp_path: Path) 
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("spread", ["ROUND_ROBIN", "LEAST_REQUEST"])
 async def test_every_ack_counts_between_two_gateways(
-    envoy: Path, tmp_path: Path, start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+    envoy: Path,
+    tmp_path: Path,
+    start_gateway: StartGateway,
+    kafka: str,
+    kafka_topic: MakeTopic,
+    write: Write,
+    spread: str,
 ) -> None:
     gateways = peers.pair(start_gateway)
     taken, started_s = dict[str, int](), time.monotonic()
-    with Sidecar(envoy, tmp_path, [each.address for each in gateways]).running() as address:
+    with Sidecar(envoy, tmp_path, [each.address for each in gateways], Profile(spread=spread)).running() as address:
         async with grpc.aio.insecure_channel(address) as channel:
             stub: Any = rpc.KafkaPixyStub(channel)
             for style in ("Ack", "the next call"):
@@ -114,5 +121,5 @@ async def test_every_ack_counts_between_two_gateways(
                 await peers.acked(stub, topic, found)
                 await peers.committed(kafka, topic)
                 taken[style] = len(seen)
-    print_campaign("acks through Envoy, round robin", list(taken), list(taken.values()), since_s=started_s)
+    print_campaign(f"acks through Envoy, {spread}", list(taken), list(taken.values()), since_s=started_s)
     assert set(taken.values()) == {peers.RECORDS}

@@ -1,7 +1,8 @@
 """The clients in docs/clients, generated, compiled and run with their languages' own tools; and Python's.
 
 Each runs against a whole suite on the simulated exchange: it requests a history, follows notifications while the
-relay's database is restored from an older copy, and makes calls while the relay is killed.
+relay's database is restored from an older copy and while a proxy resets the stream, and makes calls while the relay is
+killed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly.language_client import KILLS, call_killed, follow_restored
+from tests.nightly.language_client import KILLS, RESETS, call_killed, follow_reset, follow_restored
 from tests.nightly.suite_lives import SuiteLives
 from tests.paths import ROOT
 from tests.rig.report import print_campaign
@@ -54,14 +55,16 @@ def check(suite: SuiteLives, *program: str, folder: Path) -> None:
     started_s = time.monotonic()
     check_history(suite, *program, folder=folder)
     restored = follow_restored(suite, *program, folder=folder)
+    resets = follow_reset(suite, *program, folder=folder)
     killed = call_killed(suite, *program, folder=folder)
     print_campaign(
         f"{folder.name}: the relay's database restored from an older copy; kill -9 of the relay",
-        ["resets", "announced", "missed", "kills", "calls", "failed calls", "repeats by the program"],
-        [*restored, KILLS, *killed],
+        ["resets", "announced", "missed", "streams reset", "kills", "calls", "failed calls", "repeats by the program"],
+        [*restored, resets, KILLS, *killed],
         since_s=started_s,
     )
     assert (restored.resets, restored.missed) == (1, 0)
+    assert resets == RESETS
     assert killed.failed == 0
 
 

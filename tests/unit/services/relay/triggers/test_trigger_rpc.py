@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.common_pb2 import Cursor
 from dexorder_relay.requests import queries
 from dexorder_spark.cep.relay import TriggerRelay
+from tests.fakes.mesh_proxy import ResettingProxy
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, Suite, at, refused, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
@@ -133,15 +135,18 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
 async def test_changes_that_do_not_fit_into_a_message_come_in_parts_and_are_applied_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triggers with long texts, as a client may have thousands of, do not keep the pipeline from all others."""
+    """Triggers with long texts do not keep the pipeline from all others, also where a proxy resets the streams."""
     monkeypatch.setattr(queries, "MAX_PAGE_BYTES", 100)
-    async with suite(tmp_path) as s:
+    async with suite(tmp_path) as s, AsyncExitStack() as stack:
         for name in ("t", "u", "v"):
             await register(s, name)
         pages = [page async for page in _pages(s)]
         assert pages == [["t"], ["u"], ["v"]]
         stop = threading.Event()
-        relay = TriggerRelay(s.running.address, stop)
+        proxy = ResettingProxy(int(s.running.address.rpartition(":")[2]))
+        proxy.after = [1, 2]
+        port = await stack.enter_async_context(proxy.listening(0))
+        relay = TriggerRelay(f"127.0.0.1:{port}", stop)
 
         def take(after: CursorValue | None) -> tuple[list[str], bool, CursorValue]:
             follower = relay.follow(after)
@@ -151,7 +156,7 @@ async def test_changes_that_do_not_fit_into_a_message_come_in_parts_and_are_appl
             return given, found.is_reset, found.cursor
 
         names, is_reset, cursor = await asyncio.to_thread(take, None)
-        assert (names, is_reset) == (["t", "u", "v"], False)
+        assert (names, is_reset, proxy.resets) == (["t", "u", "v"], False, 2)
         again = await asyncio.to_thread(take, cursor._replace(epoch="another"))
         assert again == (["t", "u", "v"], True, cursor)
         stop.set()
