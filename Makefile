@@ -29,6 +29,7 @@ setup-light: $(LIGHT)  ## .venv without Spark, jars, Java and linters: what `mak
 setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there is none, Spark's and Kafka's jars.
 	$(WRITABLE)
 	@$(PY) -m dexorder.setup
+	@$(PY) native/build_http2.py
 	@printf '#!/bin/sh\ncd "%s" && exec .venv/bin/python -m tests.simulation "$$@"\n' "$(CURDIR)" > .venv/bin/dexorder-sim
 	@chmod +x .venv/bin/dexorder-sim
 	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set

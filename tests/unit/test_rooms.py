@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "dexorder.cli.suite": (*LIBRARIES, "dexorder", *PACKAGES),  # `dexorder serve`
     "dexorder.supervisor": (*LIBRARIES, "dexorder", *PACKAGES),
     "dexorder_cep": ("dexorder_common.model",),
-    "dexorder_common": ("dexorder_protos",),
+    "dexorder_common": ("dexorder_protos", "dexorder_http2"),
     "dexorder_exchange_sim": LIBRARIES,
     "dexorder_gateway": LIBRARIES,
     "dexorder_ingestor": LIBRARIES,

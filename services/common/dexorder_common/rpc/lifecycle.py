@@ -20,9 +20,9 @@ from typing import Any
 import grpc
 import structlog
 import uvloop
-from grpc_channelz.v1 import channelz
+from grpc_channelz.v1 import channelz, channelz_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 from pydantic_settings import BaseSettings
 
@@ -32,6 +32,7 @@ from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.proxies import parse_networks
 from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, read_callers
+from dexorder_common.rpc.native.start import bind_native, native_server
 from dexorder_common.rpc.policy import Admit, InternalText
 from dexorder_common.rpc.server_info import add_server_info
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor
@@ -150,43 +151,33 @@ async def grpc_server(
         OSError: An address can't be bound.
     """
     registry = registry or CollectorRegistry()
-    size = settings.max_message_bytes
     admit, calls = None, CallMetrics(registry)
     if settings.identity != "none" and settings.tokens:
         callers = WatchedFile(settings.tokens, "callers", read_callers)
         proxies = parse_networks(settings.forwarded_from)
         admit = Admission(settings.identity, callers, roles or {}, own_identity, proxies, settings.forwarded_jwt).admit
-    server = grpc.aio.server(
-        interceptors=[
-            *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),
-            PolicyInterceptor(calls, admit, internal_text, own_identity, settings.keep_alive_seconds),
-        ],
-        options=[
-            *KEEPALIVE,
-            *IDLE,
-            *BACKLOG,
-            ("grpc.max_receive_message_length", size),
-            ("grpc.max_send_message_length", size),
-            ("grpc.so_reuseport", 0),
-            *options,
-        ],
-    )
+    interceptors = [
+        *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),
+        PolicyInterceptor(calls, admit, internal_text, own_identity, settings.keep_alive_seconds),
+    ]
+    server = _server(settings, interceptors, options)
     names = tuple(register(server))
     add_server_info(server, settings, names, limits_of)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if settings.introspection:
-        channelz.add_channelz_servicer(server)
-        reflection.enable_server_reflection(
-            [*names, SERVER_INFO, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
-        )
-    port = bind(server, settings.listen, settings)
-    for address in extra_addresses:
-        bind(server, address, None)
-    address = f"{split_address(settings.listen)[0]}:{port}"
-    running = RunningServer(address, server, calls, admit, health_servicer, names, settings.lame_duck_seconds)
-    await running.set_serving(False)
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), server)
+        reflected = [*names, SERVER_INFO, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"]
+        servicer = reflection.aio.ReflectionServicer(reflected)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     with ExitStack() as stack:
+        stack.callback(getattr(server, "close", lambda: None))  # grpcio's server closes its sockets by itself
+        port = bind(server, settings.listen, settings)
+        for address in extra_addresses:
+            bind(server, address, None)
+        address = f"{split_address(settings.listen)[0]}:{port}"
+        running = RunningServer(address, server, calls, admit, health_servicer, names, settings.lame_duck_seconds)
+        await running.set_serving(False)
         with listening_on(settings.metrics_listen):
             endpoint = metrics_endpoint(settings.metrics_listen, registry, running.is_serving)
             metrics_address = stack.enter_context(endpoint)
@@ -199,11 +190,26 @@ async def grpc_server(
             await server.stop(running.grace_seconds(settings.drain_seconds))
 
 
-def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
+def _server(settings: ServiceSettings, interceptors: Sequence[Any], options: Sequence[tuple[str, Any]]) -> Any:
+    """Return the server of the transport that the settings name."""
+    given, size = [*KEEPALIVE, *IDLE, *BACKLOG, *options], settings.max_message_bytes
+    if settings.transport == "native":
+        return native_server(interceptors, size, dict(given))
+    sizes = (("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size))
+    return grpc.aio.server(interceptors=interceptors, options=[*given, *sizes, ("grpc.so_reuseport", 0)])
+
+
+def bind(server: Any, address: str, settings: ServiceSettings | None) -> int:
     """Bind one address, with TLS if the settings have it, and return the port; OSError if it can't be bound."""
     if address.startswith("unix:"):
         with listening_on(address):
             refuse_if_served(Path(address.removeprefix("unix:")))
+    if not isinstance(server, grpc.aio.Server):
+        files = None
+        if settings and settings.tls_certificate and settings.tls_key:
+            files = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
+        with listening_on(address):
+            return bind_native(server, address, files)
     try:
         if settings and settings.tls_certificate and settings.tls_key:
             ca = settings.tls_client_ca

@@ -82,9 +82,13 @@ class _GrpcCall(ServedCall):
 
     async def send(self, answers: list[Any]) -> None:
         """Send answers, serialized or not."""
+        write_all: Callable[[list[Any]], Awaitable[None]] | None = getattr(self._context, "write_all", None)
         try:
-            for answer in answers:
-                await self._context.write(answer)
+            if write_all is not None:  # grpcio's context has none
+                await write_all(answers)
+            else:
+                for answer in answers:
+                    await self._context.write(answer)
         except grpc.aio.BaseError as error:
             self._lost = error
             raise
@@ -121,6 +125,8 @@ class _GrpcCall(ServedCall):
 class PolicyInterceptor(grpc.aio.ServerInterceptor):
     """Applies the policy to each call; installed by ``lifecycle.grpc_server`` on every server."""
 
+    is_per_call = False
+
     def __init__(
         self,
         metrics: CallMetrics,
@@ -149,9 +155,11 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         """Wrap the method's handler; an unknown method has none and stays UNIMPLEMENTED."""
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        path = handler_call_details.method
+        return None if handler is None else self.wrapped(handler, handler_call_details)
+
+    def wrapped(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """Return a method's handler with the policy around it."""
+        path = details.method
         known = self._wrapped.get(path)
         if known is None or known[0] is not handler:
             known = self._wrapped[path] = handler, self._wrap(path, handler)

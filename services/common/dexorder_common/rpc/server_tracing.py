@@ -27,6 +27,8 @@ _SERVER_ERRORS = frozenset(
 class TracingInterceptor(grpc.aio.ServerInterceptor):
     """Makes a span for each traced call; other calls pass as they are."""
 
+    is_per_call = True
+
     def __init__(self, roots: Collection[str] = ()) -> None:
         """Start a trace for calls of the methods ``roots`` (``service/method``) that have none."""
         self._roots = frozenset(roots)
@@ -38,12 +40,12 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         """Wrap the handler of a traced call."""
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        path = handler_call_details.method.removeprefix("/")
-        span = tracing.serve(
-            path, handler_call_details.invocation_metadata, rpc_attributes(path), root=path in self._roots
-        )
+        return None if handler is None else self.wrapped(handler, handler_call_details)
+
+    def wrapped(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """Return a handler that makes a span for one call; the same handler if the call is not traced."""
+        path = details.method.removeprefix("/")
+        span = tracing.serve(path, details.invocation_metadata, rpc_attributes(path), root=path in self._roots)
         if span is None:
             return handler
         _, make = HANDLERS[handler.request_streaming, handler.response_streaming]
@@ -57,7 +59,7 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
 
 def _unary(behavior: Behavior, span: Span) -> Behavior:
     async def unary(request: Any, context: Any) -> Any:
-        attach(set_span_in_context(span))  # never detached: grpcio runs each call in its own task
+        attach(set_span_in_context(span))  # never detached: each call has its own context
         try:
             response = await behavior(request, context)
         except BaseException:

@@ -1,0 +1,91 @@
+"""gRPC's messages on the wire, by literal bytes."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dexorder_common.model.errors import Exhausted, InvalidRequest, SuiteError
+from dexorder_common.rpc.native.framing import (
+    Deframer,
+    Framed,
+    UnknownEncoding,
+    check_encoding,
+    expanded,
+    frame,
+    frames,
+    only_message,
+)
+
+LIMIT = 1_000
+
+
+def test_a_message_has_a_flag_and_four_bytes_of_length() -> None:
+    assert frame(b"ab") == b"\0\0\0\0\x02ab"
+    assert frame(b"") == b"\0\0\0\0\0"
+    assert frames([b"a", b"", b"bc"]) == b"\0\0\0\0\x01a\0\0\0\0\0\0\0\0\0\x02bc"
+
+
+def test_a_body_of_one_message_is_recognised() -> None:
+    assert only_message(b"\0\0\0\0\x02ab", LIMIT) == b"ab"
+    for other in (b"", b"\0\0\0\0", b"\x01\0\0\0\x02ab", b"\0\0\0\0\x02abc", b"\0\0\0\0\x03ab", b"\0\0\0\0\0" * 2):
+        assert only_message(other, LIMIT) is None
+    assert only_message(frame(b"x" * LIMIT), LIMIT) == b"x" * LIMIT
+    assert only_message(frame(b"x" * (LIMIT + 1)), LIMIT) is None
+
+
+@settings(max_examples=30)
+@given(st.lists(st.binary(max_size=40), max_size=6), st.data())
+def test_messages_are_the_same_however_they_arrive(messages: list[bytes], data: st.DataObject) -> None:
+    body, found = frames(messages), []
+    deframer = Deframer(LIMIT)
+    while body:
+        size = data.draw(st.integers(1, len(body)))
+        found += deframer.feed(body[:size])
+        body = body[size:]
+        assert deframer.pending < 45
+    deframer.finish()
+    assert found == [Framed(False, message) for message in messages]
+
+
+def test_the_end_inside_a_message_is_refused() -> None:
+    deframer = Deframer(LIMIT)
+    assert deframer.feed(b"\0\0\0\0\x03ab") == []
+    with pytest.raises(InvalidRequest, match="after 7 bytes"):
+        deframer.finish()
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [(b"\0\0\0\x03\xe9", Exhausted), (b"\0\xff\xff\xff\xff", Exhausted), (b"\x02\0\0\0\0", InvalidRequest)],
+)
+def test_a_prefix_alone_is_enough_to_refuse(body: bytes, error: type[SuiteError]) -> None:
+    with pytest.raises(error):
+        Deframer(LIMIT).feed(body)
+
+
+def test_compression() -> None:
+    assert not check_encoding(None) and not check_encoding(b"identity") and check_encoding(b"gzip")
+    with pytest.raises(UnknownEncoding, match="snappy"):
+        check_encoding(b"snappy")
+    message = Framed(True, gzip.compress(b"ab" * 400))
+    assert expanded(message, LIMIT, is_gzip=True) == b"ab" * 400
+    assert expanded(Framed(False, b"x"), LIMIT, is_gzip=True) == b"x"
+    with pytest.raises(InvalidRequest, match="names no compression"):
+        expanded(message, LIMIT, is_gzip=False)
+
+
+def test_a_bomb_is_not_expanded() -> None:
+    bomb = gzip.compress(b"\0" * 10_000_000, 1)
+    with pytest.raises(Exhausted, match="1001 bytes or more; at most 1000"):
+        expanded(Framed(True, bomb), LIMIT, is_gzip=True)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", zlib.compress(b"x"), gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"y"])
+def test_what_is_no_gzip_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="gzip"):
+        expanded(Framed(True, data), LIMIT, is_gzip=True)
