@@ -1,5 +1,8 @@
 """Build of the documentation site: ``python docs/site/build.py [FOLDER]`` (default ``site``), or ``--check``.
 
+Each version of the project has its own folder in FOLDER, so a build leaves the pages of other versions alone.
+``versions.json`` lists them for the menu in the heading of each page, and ``index.html`` leads to the newest.
+
 The pages of the repository are copied as they lie, so that their links work here and there. Pages about the command,
 the Python packages and the protos are generated from the code. A link that leads nowhere fails the build. Beside each
 page lies its Markdown, and ``llms.txt`` lists these, for programs that read.
@@ -7,16 +10,19 @@ page lies its Markdown, and ``llms.txt`` lists these, for programs that read.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import yaml
 from notebook_page import notebook_page
+from packaging.version import InvalidVersion, Version
 from protos_page import protos_page
 from python_page import python_page
 from typer.main import get_command
@@ -159,12 +165,51 @@ def _titled(entry: dict[str, str] | str) -> list[tuple[str, str]]:
     return [(title, re.sub(r"python\.md$", "python.html", place)) for title, place in found]
 
 
+def project_version() -> str:
+    """Return the version of the project, which is the folder of its pages."""
+    found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return found
+
+
+def add_versions(folder: Path) -> None:
+    """List the versions that have pages in a folder, the newest first, and lead its visitors to the newest.
+
+    The list has the form that the theme reads (``provider: mike`` in mkdocs.yml).
+    """
+    versions = sorted(filter(None, map(_version_of, folder.iterdir())), reverse=True)
+    listed = [{"version": str(each), "title": str(each), "aliases": []} for each in versions]
+    (folder / "versions.json").write_text(json.dumps(listed) + "\n")
+    (folder / "index.html").write_text(
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>dexorder</title>\n'
+        f'<meta http-equiv="refresh" content="0; url={versions[0]}/index.html">\n</head>\n'
+        f'<body>\n<main><h1>dexorder</h1><a href="{versions[0]}/index.html">dexorder {versions[0]}</a></main>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _version_of(folder: Path) -> Version | None:
+    if not (folder / "index.html").is_file():
+        return None
+    try:
+        return Version(folder.name)
+    except InvalidVersion:
+        return None
+
+
+def write_configuration(target: Path, version: str) -> None:
+    """Write mkdocs's configuration, with the version in the footer of each page."""
+    text = (HERE / "mkdocs.yml").read_text()
+    target.write_text(f"{text}copyright: dexorder {version}, Apache License 2.0\n")
+
+
 def main() -> int:
     """Build the site; return mkdocs's exit status."""
     chosen = sys.argv[1] if len(sys.argv) > 1 else "site"
+    version = project_version()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        target = work / "html" if chosen == "--check" else Path(chosen).resolve()
+        folder = work / "html" if chosen == "--check" else Path(chosen).resolve()
+        target = folder / version
         pages = work / "pages"
         copy_pages(pages)
         (pages / "reference").mkdir()
@@ -173,12 +218,15 @@ def main() -> int:
         (pages / "reference" / "protos.md").write_text(protos_page(ROOT))
         (pages / "decisions.md").write_text(list_of("Decisions", "docs/decisions", pages))
         (pages / "measurements.md").write_text(list_of("Measurements", "bench/results", pages))
-        shutil.copyfile(HERE / "mkdocs.yml", work / "mkdocs.yml")
+        for name in ("site.css", "site.js"):
+            shutil.copyfile(HERE / name, pages / name)
+        write_configuration(work / "mkdocs.yml", version)
         config = ["-f", str(work / "mkdocs.yml"), "-d", str(target)]
         environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
         built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", *config], env=environment)
         if not built.returncode:
             add_markdown(pages, target)
+            add_versions(folder)
         return built.returncode
 
 
