@@ -113,9 +113,8 @@ async def test_no_page_of_the_site_has_a_serious_finding(
 ) -> None:
     site = tmp_path_factory.getbasetemp() / "site"
     if not site.exists():
-        await asyncio.to_thread(
-            subprocess.run, [sys.executable, ROOT / "docs/site/build.py", site], check=True, capture_output=True
-        )
+        command = [sys.executable, str(ROOT / "docs/site/build.py"), str(site)]
+        await asyncio.to_thread(lambda: subprocess.run(command, check=True, capture_output=True))
     await page.screen(1280, 800, dark=dark)
     pages = sorted(each.relative_to(site).as_posix() for each in site.rglob("*.html") if each.name != "404.html")
     assert len(pages) > 100
