@@ -1,7 +1,7 @@
 """Generated predicates: typed tree to a Python function. Pure.
 
 The source of a function is written from the typed tree alone: columns and positions are whole numbers, every literal
-of the user's text is a constant that the function refers to by a name of ours. Before it is compiled, the source is
+of the user's text is a parameter with a name of ours, whose default it is. Before it is compiled, the source is
 checked once more: it may have only the nodes of ``_ALLOWED`` and only names that this module has put there, and no
 attribute.
 
@@ -16,9 +16,10 @@ import ast
 import datetime
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import reduce
+from functools import lru_cache, reduce
 from inspect import getmembers, isfunction
 from operator import add
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from dexorder_cep.compile import arithmetic, texts
@@ -116,8 +117,6 @@ class Emitter:
     def _constant(self, value: object) -> str:
         if value is None:
             return "None"
-        if type(value) is int and 0 <= value < 2**31:
-            return str(int(value))
         for name, known in self.names.items():
             if type(known) is type(value) and known == value and repr(known) == repr(value):
                 return name
@@ -386,6 +385,7 @@ HELPERS: Mapping[str, Any] = dict(getmembers(arithmetic, isfunction)) | {
     "year": lambda value: _moment(value).year,
 }
 """Every function that generated code may call: the public ones of ``arithmetic``, and these."""
+_GLOBALS: dict[str, Any] = {"__builtins__": {}, **HELPERS}
 
 _ALLOWED = (
     ast.Expression,
@@ -421,14 +421,26 @@ def generate(code: str, parameters: tuple[str, ...], emitter: Emitter, at: TextP
         InvalidSql: Python refuses the expression because it is nested too deeply.
         AssertionError: The code has a node or a name that is not allowed; nothing of it has run.
     """
+    names = (*parameters, *emitter.names)
     try:
-        tree = ast.parse(f"lambda {', '.join(parameters)}: {code}", mode="eval")
-        _check(tree, {*parameters, *emitter.names, *HELPERS})
-        compiled = compile(tree, "<trigger>", "eval")
+        shape = (_cached_shape if len(code) <= _CACHED_CHARACTERS else _shape)(code, names)
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise refuse(at, "the expression is nested too deeply") from error
-    function: Function = eval(compiled, {"__builtins__": {}, **HELPERS, **emitter.names})  # noqa: S307
-    return function
+    return FunctionType(shape, _GLOBALS, "trigger", (*emitter.names.values(),))
+
+
+def _shape(code: str, names: tuple[str, ...]) -> CodeType:
+    """Return the code of a function with these parameters, of which the last ones are constants."""
+    tree = ast.parse(f"lambda {', '.join(names)}: {code}", mode="eval")
+    _check(tree, {*names, *HELPERS})
+    function: FunctionType = eval(compile(tree, "<trigger>", "eval"), _GLOBALS)  # noqa: S307
+    return function.__code__
+
+
+_cached_shape = lru_cache(maxsize=1_024)(_shape)
+"""Triggers that differ in their constants share their code."""
+_CACHED_CHARACTERS = 2_000
+"""Longest code that is kept, so that strangers' texts do not fill the memory."""
 
 
 def _check(tree: ast.Expression, names: set[str]) -> None:

@@ -16,6 +16,7 @@ class TokenReader:
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tokens
+        self._words = tuple(each.word for each in tokens)
         self._index = 0
         self._depth = 0
         self._nodes = 0
@@ -43,7 +44,7 @@ class TokenReader:
 
     def sees(self, *words: str) -> bool:
         """Tell whether the next tokens are these words or symbols."""
-        return all(self.peek(ahead).word == word for ahead, word in enumerate(words))
+        return self._words[self._index : self._index + len(words)] == words
 
     def accept(self, *words: str) -> bool:
         """Take these words or symbols if they are next."""
@@ -76,7 +77,7 @@ class TokenReader:
         token = self.token
         if token.kind not in ("name", "quoted"):
             raise self.unexpected(what)
-        if token.kind == "name" and token.text.upper() in RESERVED - also:
+        if token.kind == "name" and (word := token.text.upper()) in RESERVED and word not in also:
             raise refuse(
                 token.at, f"{token.text!r} is a reserved word of Flink SQL: write `{token.text}` in back quotes"
             )

@@ -285,3 +285,15 @@ def test_memory_that_is_dropped_is_not_counted_and_a_loaded_engine_counts_the_sa
     loaded = Engine.load(engine.dump())
     assert {name: each.account.state_bytes for name, each in loaded.registrations.items()} == kept
     assert all(0 < size < 600_000 for size in most.values()), "nine thousand derived rows of the larger one are 2 MB"
+
+
+def test_triggers_that_differ_in_constants_share_code_and_nothing_else() -> None:
+    texts = [f"SELECT `close` FROM ohlc WHERE `close` > {n} AND ticker <> '{n}'" for n in (1, 2**40, 3)]
+    functions = [compile_trigger(text, {}).plan.condition for text in texts]  # type: ignore[union-attr]
+    assert len({function.__code__ for function in functions}) == 1
+    row = (0, 2.0, 2.0, 2.0, 2.0, 1.0, None, None)
+    assert [function(row, "3") for function in functions] == [True, False, False]
+    assert [function((0, 1.0, 9.0, 1.0, 9.0, 1.0, None, None), "3") for function in functions] == [True, False, False]
+    before = code._cached_shape.cache_info().currsize
+    compile_trigger("SELECT `close` FROM ohlc WHERE " + " OR ".join(f"`close` = {n}.5" for n in range(150)), {})
+    assert code._cached_shape.cache_info().currsize <= before + 1, "long code is not kept"
