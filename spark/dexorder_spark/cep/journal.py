@@ -150,6 +150,7 @@ class Journal:
             self._open(name, end)
         if self._log is None:  # a crash between a snapshot and its log
             self._open(f"{number:020d}{_LOG}", 0)
+            self._files.sync_names()
         return found
 
     def append(self, batch: JournalBatch) -> None:

@@ -59,7 +59,12 @@ def with_values(tokens: Sequence[Token], values: Mapping[str, str], reserved: Se
 
 
 def _name_behind(token: Token, following: Token) -> str | None:
-    if token.kind != "symbol" or token.text != ":" or following.kind != "name" or _NAME.fullmatch(following.text) is None:
+    if (
+        token.kind != "symbol"
+        or token.text != ":"
+        or following.kind != "name"
+        or _NAME.fullmatch(following.text) is None
+    ):
         return None
     is_next = following.at == TextPosition(token.at.line, token.at.column + 1)
     return following.text if is_next else None

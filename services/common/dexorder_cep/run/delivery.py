@@ -145,6 +145,10 @@ class Registration:
             return time_ns <= self.at_ns
         return time_ns <= heard.until_ns or identity in heard.trade_ids
 
+    def has_been_paused(self, ticker: str) -> bool:
+        """Tell whether it matters when rows were settled."""
+        return ticker in self.withheld or ticker in self.resumed_ns
+
     def is_silenced(self, ticker: str, stamp_ns: int) -> bool:
         """Tell whether what is settled at a time does not fire because of a pause; 0 stands for an unknown time."""
         return ticker in self.withheld or 0 < stamp_ns <= self.resumed_ns.get(ticker, 0)

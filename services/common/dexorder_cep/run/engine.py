@@ -295,7 +295,7 @@ class Engine:
                 result = run.on_row(stream, base + index, row, silent)
                 _charge(registration, row[0])
                 if result is not None and not silent:
-                    found += self._deliver(registration, series.period_seconds, stream, result)
+                    found += self._deliver(registration, series, stream, result, (row[0], row[1]))
         except Exception as error:
             found += self._suspend(registration, stream, error)
         stream.rows = whole
@@ -380,7 +380,10 @@ class Engine:
             _charge(registration, candle[0])
         except Exception as error:
             return self._suspend(registration, on_stream.stream, error)
-        return self._deliver(registration, 0, on_stream.stream, result) if result is not None else []
+        if result is None:
+            return []
+        row = candle[TRADE_TIME_SLOT], candle[TRADE_ID_SLOT]
+        return self._deliver(registration, self._series[TRADES_PERIOD, ticker], on_stream.stream, result, row)
 
     def _step(
         self,
@@ -401,7 +404,9 @@ class Engine:
                 _charge(registration, row[0])
         except Exception as error:
             return self._suspend(registration, stream, error)
-        return self._deliver(registration, series.period_seconds, stream, result) if result is not None else []
+        if result is None:
+            return []
+        return self._deliver(registration, series, stream, result, (row[0], row[1]))
 
     def _time(self, series: TickerSeries, on_stream: StreamRuns) -> list[Outcome]:
         found: list[Outcome] = []
@@ -417,17 +422,25 @@ class Engine:
                 found += self._suspend(registration, stream, error)
                 continue
             for result in results:
-                found += self._deliver(registration, series.period_seconds, stream, result)
+                found += self._deliver(registration, series, stream, result)
         return found
 
     def _deliver(
-        self, registration: Registration, period_seconds: int, stream: Stream, result: RunResult
+        self,
+        registration: Registration,
+        series: TickerSeries,
+        stream: Stream,
+        result: RunResult,
+        row: tuple[int, object] | None = None,
     ) -> list[Outcome]:
+        """Return the outcomes of a result that a row has given, by its time and identity, or else the watermark."""
         if registration.trigger_id not in self._registrations:
             return []
-        period_ns = period_seconds * SECOND_NS
-        if registration.is_silenced(stream.ticker, self._stamp_ns):
-            found = withhold(registration, stream, result, period_ns, self._stamp_ns)
+        period_ns, stamp_ns = series.period_seconds * SECOND_NS, self._stamp_ns
+        if row is not None and registration.has_been_paused(stream.ticker):
+            stamp_ns = series.stamp_of(*row)
+        if registration.is_silenced(stream.ticker, stamp_ns):
+            found = withhold(registration, stream, result, period_ns, stamp_ns)
         else:
             found = deliver(registration, stream, result, period_ns)
         if found and isinstance(found[-1], TriggerEnded):

@@ -158,6 +158,21 @@ class TickerSeries:
         """Return the mark of the first record that was settled after a time; None if none has come."""
         return next((each for each in self.marks if each.stamp_ns > at_ns), None)
 
+    def stamp_of(self, time_ns: int, identity: object) -> int:
+        """Return when a row was settled; 0 if that is not known.
+
+        A row may be evaluated behind later records, as it waits for the watermark.
+
+        Args:
+            time_ns: Open time of the candle, or time of the trade.
+            identity: Id of the trade; anything else for a candle.
+        """
+        for each in reversed(self.marks):
+            begins_ns = each.new_ns if self.period_seconds else _before_millisecond(each.new_ns) + 1
+            if time_ns >= begins_ns and identity not in each.trade_ids:
+                return each.stamp_ns
+        return 0
+
     def hear(self, registration: Registration, mark: Mark) -> None:
         """Let rows fire a trigger that were settled with a record or later."""
         known_ns = mark.new_ns if self.period_seconds else _before_millisecond(mark.new_ns)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -14,6 +17,8 @@ from dexorder_common.model.cursor import Cursor
 from dexorder_spark.cep.files import FolderFiles
 from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove, Suspend
 from dexorder_spark.cep.journal import Damaged, Journal, JournalBatch, Snapshot, TopicPosition
+from tests.simulation.memory_files import MemoryFiles
+from tests.simulation.sqlite_disk import Killed
 
 NUMBERS = st.integers(0, 2**62)
 TEXTS = st.text(max_size=5)
@@ -119,3 +124,33 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_all_batches_after_
     assert not [*tmp_path.glob("*.tmp")]
     journal.append(replace(batch(8)))
     assert numbers(tmp_path) == (4, [5, 6, 7, 8])
+
+
+def test_what_is_on_disk_survives_power_cuts_at_any_steps_of_several_lives() -> None:
+    for seed in range(60):
+        random = Random(seed)
+        files, stored = MemoryFiles(random), 0
+        for _ in range(5):
+            left = iter(range(random.randint(1, 40)))
+
+            def step(left: Iterator[int] = left) -> None:
+                if next(left, None) is None:
+                    raise Killed
+
+            files.on_step = step
+            with suppress(Killed):
+                journal = Journal(files)
+                found = journal.read()
+                if found is None:
+                    assert stored == 0, seed
+                    journal.snapshot(Snapshot(0, None, {}))
+                    found = Snapshot(0, None, {}), []
+                last = found[0].number + len(found[1])
+                assert last >= stored, f"seed {seed}: batch {stored} was stored"
+                while True:
+                    journal.append(batch(last := last + 1))
+                    stored = last
+                    if random.random() < 0.4:
+                        journal.snapshot(Snapshot(last, None, {}))
+            files.on_step = lambda: None
+            files.killed()

@@ -88,6 +88,24 @@ def test_what_came_true_in_the_pause_does_not_fire_though_it_is_evaluated_after_
         assert [bool(feed(engine, n, 6.0)) for n in (1, 2, 3)] == [False, False, True]
 
 
+def test_a_trade_that_waits_for_its_watermark_counts_as_settled_with_its_record() -> None:
+    second_ns = 10**9
+
+    def record(n: int, offset_ns: int) -> list[Outcome]:
+        engine.stamp("X", 0, (n + 1) * second_ns, n * second_ns)
+        found = engine.feed_ticks("X", [(n * second_ns + offset_ns, str(n), 6.0, 1.0, None)], since_ns=n * second_ns)
+        return found + engine.settle("X", 0, (n + 1) * second_ns)
+
+    for is_early in (False, True):  # whether the process learns of the resumption before the record after it
+        engine = Engine()
+        engine.add("t", 1, compile_trigger("price > 5", {"fire": "level"}), 0, tickers={"X"}, is_paused=True)
+        assert record(0, second_ns - 500) == [], "it is settled in the pause, and waits"
+        found = engine.resume("t", "X", second_ns + 1) if is_early else []
+        found += record(1, 0)
+        found += [] if is_early else engine.resume("t", "X", second_ns + 1)
+        assert [each.event_id for each in found if isinstance(each, Firing)] == ["t:1:X:row:1:1"]
+
+
 def test_a_trigger_that_fires_once_fires_after_its_pause() -> None:
     engine = started("close CROSSES ABOVE 5", fire="once")
     engine.pause("t", "X")
