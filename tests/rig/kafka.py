@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
@@ -81,13 +81,27 @@ def create_topic(bootstrap: str, partitions: int, name: str = "", config: dict[s
     name = name or f"test-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
-    admin.create_topics([topic])[name].result(timeout=30)
+    until(lambda: _created(admin, topic), explain=lambda: f"the broker does not create {name}")
     until(lambda: _serves(admin, name, partitions), explain=lambda: f"the broker does not serve {name}")
     return name
 
 
+def _created(admin: AdminClient, topic: NewTopic) -> bool:
+    """Create a topic; False while the controller counts no broker, which happens when the machine stands still."""
+    try:
+        admin.create_topics([topic])[topic.topic].result(timeout=30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+            raise
+        return False
+    return True
+
+
 def _serves(admin: AdminClient, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(timeout=30).topics.get(topic)
+    try:
+        found = admin.list_topics(timeout=30).topics.get(topic)
+    except KafkaException:  # no answer in time
+        return False
     return (
         found is not None
         and found.error is None
