@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import ccxt.async_support as ccxt
@@ -16,7 +16,7 @@ from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.exchange.socket_thread import Received
-from dexorder_ingestor.exchange.trades import TradeAnswer, TradeQuery
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
@@ -114,8 +114,7 @@ class SocketReader(MarketTask):
         with sockets.watching(self.symbol) as subscription:
             while True:
                 try:
-                    for message in await subscription.next():
-                        self._take(message)
+                    self._take(await subscription.next())
                     pause = _RECONNECT_SECONDS
                 except ccxt.BaseError as error:
                     self._metrics.disconnects.labels(self._venue.name).inc()
@@ -125,16 +124,22 @@ class SocketReader(MarketTask):
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_RECONNECT_SECONDS)
 
-    def _take(self, message: Received) -> None:
+    def _take(self, messages: Sequence[Received]) -> None:
+        """Add messages as one: most of the work is the same for one trade as for many."""
+        trades = [trade for message in messages for trade in self._read(message)]
+        if trades:
+            self.series.received(trades, now_ns=self._now_ns())
+            self.changed()
+
+    def _read(self, message: Received) -> list[Trade]:
+        """Return the trades of a message; none of one that is malformed, which is logged."""
         read = self._venue.trade_series.read
         try:
-            trades = [read(row, message.received_ns) for row in message.rows]
+            return [read(row, message.received_ns) for row in message.rows]
         except BadAnswer as error:
             self._metrics.bad_messages.labels(self._venue.name).inc()
             self._log.info("message of the socket dropped", reason=str(error)[:200])
-            return
-        self.series.received(trades, now_ns=self._now_ns())
-        self.changed()
+            return []
 
 
 @dataclass(eq=False)
