@@ -98,8 +98,9 @@ class SparkSettings(ServiceSettings):
     max_trade_records_per_batch: int = Field(default=6_000, ge=1)
     """Largest number of records of trades in a micro-batch; a record has the trades of a tenth of a second."""
     batch_seconds: float = Field(default=2.0, ge=0)
-    """Seconds between the starts of two micro-batches of trades or ticker snapshots. A smaller value delays trades less
-    and costs more processor time and small files (docs/spark.md#batch-interval)."""
+    """Longest time between the starts of two micro-batches of trades or ticker snapshots, seconds; while batches are
+    quick, down to half of it. A smaller value delays trades less and costs more processor time and small files
+    (docs/spark.md#batch-interval)."""
     candle_batch_seconds: float = Field(default=1.0, ge=0)
     """Seconds for which a micro-batch of candles collects pages at most while many come. It starts sooner if no page
     follows, and at once if the batch before had few."""

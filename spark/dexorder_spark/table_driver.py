@@ -84,7 +84,7 @@ class QueryRules:
             return QueryRules(settings.source, settings.max_records_per_batch, pace, always_runs=True)
         is_realtime = table.dataset.is_realtime
         max_records = settings.max_trade_records_per_batch if is_realtime else settings.max_records_per_batch
-        pace = Pace(settings.batch_seconds)
+        pace = Pace(settings.batch_seconds, soonest_seconds=settings.batch_seconds / 2)
         return QueryRules(f"{settings.source}#{table.topic}", max_records, pace, always_runs=False)
 
 

@@ -50,13 +50,18 @@ class Pace:
         seconds: Longest time between the starts of two batches while records come.
         record_seconds: Time after the start of a batch for each of its records before the next one starts, as long
             as more records come; None for always ``seconds``. So a burst is collected, and one page never waits.
+        soonest_seconds: Shortest time between the starts of two batches, where quick ones may follow sooner: after
+            one and a half times as long as the last one took.
     """
 
     seconds: float = 0.0
     record_seconds: float | None = None
+    soonest_seconds: float | None = None
 
 
 AT_ONCE = Pace()
+_IDLE_FACTOR = 1.5
+"""Time from the start of a batch to that of the next one, in lengths of it: a third of the time is left to others."""
 
 
 class Spacing:
@@ -71,14 +76,17 @@ class Spacing:
         self._full = full
         self._last: dict[str, Any] | None = None
         self._seen: Offsets = {}
+        self._begun_s: float | None = None
+        """Start of the batch that runs."""
         self._due_s = 0.0
 
     def next(self, look: Callable[[], dict[str, Any]], peek: Callable[[], Offsets], *, now_s: float) -> dict[str, Any]:
-        """Return the end of the next batch, which ``look`` finds, or again that of the last one.
+        """Return the end of the next batch, which ``look`` finds, or again that of the last one, which has ended.
 
         Args:
             peek: Returns the end of the log.
         """
+        self._note_end(now_s)
         if self._last is not None and now_s < self._due_s and self._still_collects(peek):
             return self._last
         end = look()
@@ -87,7 +95,14 @@ class Spacing:
             self._due_s = now_s + self._wait_s(size)
             self._last = end
             self._seen = from_json(end)
+            self._begun_s = now_s
         return end
+
+    def _note_end(self, now_s: float) -> None:
+        """Let the next batch follow sooner, as the one before was quick."""
+        begun_s, soonest_s, self._begun_s = self._begun_s, self._pace.soonest_seconds, None
+        if begun_s is not None and soonest_s is not None:
+            self._due_s = min(self._due_s, begun_s + max(soonest_s, _IDLE_FACTOR * (now_s - begun_s)))
 
     def _wait_s(self, size: int) -> float:
         if self._full is not None and size >= self._full:

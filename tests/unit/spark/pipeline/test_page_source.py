@@ -125,6 +125,16 @@ def test_batches_start_some_seconds_apart_unless_one_is_quiet_or_full() -> None:
     assert log.at(70.2, 1) == 20
 
 
+def test_a_quick_batch_is_followed_sooner_but_leaves_time_to_others() -> None:
+    log = Log(Pace(10.0, soonest_seconds=5.0), 1_000)
+    assert log.at(0.0) == 10
+    assert [log.at(20.0, 1), log.at(21.0)] == [11, 11], "it took 1 s"
+    assert [log.at(24.9, 1), log.at(25.0)] == [11, 12], "so the next one begins 5 s after its start"
+    assert [log.at(29.0), log.at(30.9, 1), log.at(31.0)] == [12, 12, 13], "it took 4 s"
+    assert [log.at(39.5), log.at(40.9, 1), log.at(41.0)] == [13, 13, 14], "never later than without"
+    assert [log.at(42.0), log.at(43.0, 1), log.at(46.0)] == [14, 14, 15], "the next call says nothing of its length"
+
+
 def test_a_batch_collects_for_as_long_as_the_one_before_was_large_while_records_come() -> None:
     log = Log(Pace(1.0, 0.1), 8)
     assert log.at(0.0) == 10, "where the query starts"
