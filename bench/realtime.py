@@ -1,8 +1,9 @@
-"""Realtime: trades a second, latency, start of the driver, and memory with many markets.
+"""Realtime: trades a second, latency, the table with many markets, start of the driver, and memory.
 
-    .venv/bin/python -m bench.realtime [speed] [latency] [joined] [start] [memory] [--markets 600] [--minutes 30]
+    .venv/bin/python -m bench.realtime [speed] [latency] [markets] [joined] [start] [memory]
+        [--rate 5000] [--markets 600] [--minutes 30]
 
-Prints Markdown. Without a name all parts are measured: speed takes about 12 minutes, latency 4, start 5,
+Prints Markdown. Without a name all parts are measured: speed takes about 12 minutes, latency 4, markets 7, start 5,
 joined a quarter of one.
 """
 
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.memory import memory
-from bench.parts import realtime_joined, realtime_latency, realtime_memory, realtime_speed
+from bench.parts import realtime_joined, realtime_latency, realtime_markets, realtime_memory, realtime_speed
 from bench.parts.cpu import cpu_seconds
 from tests.rig import report
 from tests.rig.report import Row, table
@@ -49,16 +50,18 @@ def starts(folder: Path) -> str:
 def main() -> int:
     """Measure the parts that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, latency, joined, start or memory")
-    parser.add_argument("--markets", type=int, default=600, help="markets in memory")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, latency, markets, joined, start or memory")
+    parser.add_argument("--rate", type=int, default=5_000, help="trades a second of markets")
+    parser.add_argument("--markets", type=int, help="number of markets: 500 in markets, 600 in memory")
     parser.add_argument("--minutes", type=int, default=30, help="length of memory")
     options = parser.parse_args()
     parts: dict[str, Callable[[Path], str]] = {
         "speed": realtime_speed.run,
         "latency": realtime_latency.run,
+        "markets": partial(realtime_markets.run, markets=options.markets or 500, rate=options.rate),
         "joined": realtime_joined.run,
         "start": starts,
-        "memory": partial(realtime_memory.run, markets=options.markets, minutes=options.minutes),
+        "memory": partial(realtime_memory.run, markets=options.markets or 600, minutes=options.minutes),
     }
     if unknown := [each for each in options.parts if each not in parts]:
         parser.error(f"{unknown[0]} is not one of {', '.join(parts)}")
