@@ -19,6 +19,8 @@ from dexorder.setup import config
 
 SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libdexorder_http2.dylib" if sys.platform == "darwin" else "libdexorder_http2.so"
+TIMEOUT_SECONDS = 300
+"""A host that can't reach the crates' registry must not hold up the setup of everything else."""
 MODULE = "dexorder_http2.abi3.so"
 """One build serves every Python from 3.11 on."""
 
@@ -33,18 +35,28 @@ def sources_hash() -> str:
 
 def build(into: Path) -> str:
     """Build the module; return why that is impossible, empty if it is there."""
-    cargo = shutil.which("cargo")
-    if cargo is None:
+    if shutil.which("cargo") is None:
         return "cargo is not installed"
     with tempfile.TemporaryDirectory() as target:
-        compile_it = [cargo, "build", "--release", "--locked", "--quiet", "--target-dir", target]
-        for command in (["sh", "lock.sh"], compile_it):
-            environment = {**os.environ, "PYO3_PYTHON": sys.executable}
-            done = subprocess.run(command, cwd=SOURCES, env=environment, capture_output=True, text=True, check=False)
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or [f"{command[0]} ended with {done.returncode}"]
-                return next((line for line in lines if line.startswith("error")), lines[-1])
-        _place(Path(target) / "release" / LIBRARY, into)
+        compile_it = ["cargo", "build", "--release", "--locked", "--quiet", "--target-dir", target]
+        failed = _run(["sh", "lock.sh"]) or _run(compile_it)
+        if not failed:
+            _place(Path(target) / "release" / LIBRARY, into)
+    return failed
+
+
+def _run(command: list[str]) -> str:
+    """Run a command of the build; return why it failed, empty if it did not."""
+    environment = {"CARGO_NET_RETRY": "1", **os.environ, "PYO3_PYTHON": sys.executable}
+    try:
+        subprocess.run(
+            command, cwd=SOURCES, env=environment, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} took longer than {TIMEOUT_SECONDS} s"
+    except subprocess.CalledProcessError as error:
+        lines: list[str] = error.stderr.strip().splitlines() or [f"{command[0]} ended with {error.returncode}"]
+        return next((line for line in lines if line.startswith("error")), lines[-1])
     return ""
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
 from typing import Any
 
 import grpc
@@ -17,12 +14,6 @@ from tests.unit.services.common.rpc.native.rig import SERVICE, Handlers, serving
 
 pytestmark = NEEDS_MODULE
 PATIENCE_S = 60.0
-
-
-@pytest.mark.skipif("CI" not in os.environ, reason="a developer may be without the crates")
-def test_the_module_is_built_where_it_can_be() -> None:
-    """Else every test here would be skipped, and nobody would notice."""
-    assert find_spec("dexorder_http2") or shutil.which("cargo") is None
 
 
 def insecure(address: str) -> Any:
