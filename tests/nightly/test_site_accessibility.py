@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+import tests.browser
 from dexorder.charts.html import write_html
 from dexorder.rows.table import Rows
 from dexorder.setup import config
@@ -79,8 +80,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-async def page() -> AsyncIterator[Page]:
-    """Open a tab as wide as a laptop's screen."""
+async def page(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Page]:
+    """Open a tab as wide as a laptop's screen; axe may take its time with a long page."""
+    monkeypatch.setattr(tests.browser, "WAIT_SECONDS", 600.0)
     async with browser() as running:
         found = await running.page()
         await found.screen(1280, 800)
