@@ -33,12 +33,13 @@ SIM_VENUES = "SIM"
 """Prefix of the simulated exchange's venues, one for each of its dialects."""
 
 _ARCHIVERS = {"kafka": "dexorder.supervisor.kafka_archive", "spark": "dexorder_spark.runtime.class_archive"}
+_LOCK = "suite.lock"
 _NOT_IN_A_FOLDER = frozenset("#?%")
 
 
 @contextmanager
 def suite_lock(directory: Path) -> Iterator[None]:
-    """Create the folder if needed and lock it for this process.
+    """Create the folder if needed and lock it for this process. A folder that nothing was written to is removed again.
 
     Raises:
         SuiteFailed: Another process holds the lock, or Iceberg can't keep tables in a folder of this name.
@@ -48,9 +49,10 @@ def suite_lock(directory: Path) -> Iterator[None]:
             f"{directory}: tables can't be in a folder whose path has {' or '.join(map(repr, refused))}, which ends or "
             "escapes a part of a URI: choose another --dir"
         )
+    is_new = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        handle = take_lock(directory / "suite.lock")
+        handle = take_lock(directory / _LOCK)
     except OSError as error:
         raise SuiteFailed(f"can't use the folder {directory}: {error.strerror}") from None
     except Locked as locked:
@@ -60,6 +62,9 @@ def suite_lock(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if is_new and [each.name for each in directory.iterdir()] == [_LOCK]:
+            (directory / _LOCK).unlink()
+            directory.rmdir()
         os.close(handle)
 
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from dexorder.cli.terminal.options import Count, Json, JsonLines, Limit, choices, example
+from dexorder.cli.terminal.reporting import WithoutPythonsTypes
 
-events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send and look up.")
+events_app = typer.Typer(cls=WithoutPythonsTypes, no_args_is_help=True, help="User events: follow, send and look up.")
 
 PRIORITIES = ("INFORMATIONAL", "NORMAL", "CRITICAL")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
@@ -16,6 +17,8 @@ from rich.text import Text
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
+
+_PADDING = re.compile(r"[ \t]+(?=\n)")
 
 
 class SafeConsole(Console):
@@ -42,8 +45,25 @@ def stderr() -> Console:
     return _console(sys.stderr)
 
 
+class _WithoutPadding:
+    """Stream that drops blanks at the ends of lines, with which Rich fills the last column of a table."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.encoding: str = getattr(stream, "encoding", "utf-8")
+
+    def write(self, text: str) -> int:
+        """Write text; a line arrives whole."""
+        return self._stream.write(_PADDING.sub("", text))
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+
 def _console(stream: IO[str]) -> Console:
-    return SafeConsole(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False, width=_width(stream))
+    file: Any = stream if stream.isatty() else _WithoutPadding(stream)
+    return SafeConsole(file=file, highlight=False, soft_wrap=True, markup=False, emoji=False, width=_width(stream))
 
 
 def escaped(text: str) -> str:

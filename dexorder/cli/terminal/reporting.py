@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -51,7 +51,36 @@ _OTHERS = frozenset(
 )
 
 
-class Reporting(TyperGroup):
+_TYPES = {
+    "<int>": "<number>",
+    "<int range>": "<number>",
+    "<float>": "<number>",
+    "<float range>": "<number>",
+    "<str>": "<text>",
+    "<list[str]>": "<text>",
+}
+"""Python's names of types, which Typer shows in the help, and words for them. Arguments have their own names."""
+
+
+class WithoutPythonsTypes(TyperGroup):
+    """Group of commands whose help has no names of Python's types."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, whose parameters describe themselves in words."""
+        command = super().get_command(ctx, cmd_name)
+        for each in getattr(command, "params", ()):
+            each.display_type_rich = partial(_described, each)
+        return command
+
+
+def _described(parameter: Any, ctx: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return ""
+    label: str = parameter.display_type(ctx)
+    return _TYPES.get(label, label)
+
+
+class Reporting(WithoutPythonsTypes):
     """Commands whose expected errors are reported. A closed pipe exits silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -69,7 +98,7 @@ class Reporting(TyperGroup):
 def deferred_group(*modules: str, help: str) -> typer.Typer:
     """Return a group with the commands of the ``app`` of each module, which are imported when the group is used."""
 
-    class Deferred(TyperGroup):
+    class Deferred(WithoutPythonsTypes):
         @property  # type: ignore[override]
         def commands(self) -> Mapping[str, Any]:
             return _commands_of(modules)

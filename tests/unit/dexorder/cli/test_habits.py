@@ -56,6 +56,7 @@ COMMANDS = dict(commands())
 def test_every_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
     result = dexorder(*path, "--help")
     assert result.exit_code == 0
+    assert not re.search(r"<(int|float|str|list|bool)\b", result.stdout)
     _, heading, shown = result.stdout.rpartition("  Example:\n" if "  Example:\n" in result.stdout else "  Examples:\n")
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
     assert heading and lines, result.stdout
@@ -225,6 +226,15 @@ def test_text_of_others_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     assert printed.count(SHOWN) >= 5, printed
     assert not set(HOSTILE) & set("\x1b\x9b\u202e") & set(printed)
+
+
+def test_no_line_of_a_pipe_ends_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output.stdout()
+    out.print(output.plain_table(("a", "b"), [("1", "2"), ("1,000", "a long cell"), ("x", "")]))
+    out.print(output.fields_table([("id", "1"), ("a longer name", "")]))
+    printed = capsys.readouterr().out.splitlines()
+    assert "1,000   a long cell" in [line.strip() for line in printed]
+    assert [line for line in printed if line != line.rstrip()] == []
 
 
 def test_an_error_is_printed_as_it_is(fake: FakeRelay) -> None:

@@ -125,3 +125,16 @@ def test_a_folder_that_iceberg_can_not_name_is_refused(tmp_path: Path, name: str
     with pytest.raises(SuiteFailed, match="tables can't be in a folder"), prepare.suite_lock(tmp_path / name):
         pass
     assert not (tmp_path / name).exists()
+
+
+def test_a_refused_start_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SuiteFailed, match="a port"), prepare.suite_lock(tmp_path / "new"):
+        raise SuiteFailed("a port is in use")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    for folder in ("mine", "used"):
+        with pytest.raises(SuiteFailed, match="a part"), prepare.suite_lock(tmp_path / folder):
+            if folder == "used":
+                (tmp_path / folder / "relay.db").touch()
+            raise SuiteFailed("a part ends")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "used"]
