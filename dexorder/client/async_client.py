@@ -16,7 +16,7 @@ from dexorder import errors
 from dexorder.client import connection
 from dexorder.client.connection import RelayConnection, relay_address
 from dexorder.client.inputs import make_request
-from dexorder.client.many import fetch_many
+from dexorder.client.many import PARALLEL, fetch_many
 from dexorder.client.moments import Moment
 from dexorder.client.notebook import ProgressView, is_notebook
 from dexorder.client.points import AsyncPoints
@@ -133,7 +133,7 @@ class AsyncClient:
         refresh: bool = False,
         on_progress: OnProgress | None = None,
         progress: bool | None = None,
-        parallel: int = 16,
+        parallel: int = PARALLEL,
         timeout: float | None = None,
     ) -> Coroutine[Any, Any, Rows]:
         """Return the candles of ``[since, until)``; candles that are not in the table yet are fetched first.
@@ -151,7 +151,7 @@ class AsyncClient:
             refresh: Fetch the whole range from the exchange again; candles that have changed are replaced.
             on_progress: Called at each change; of several tickers with the progress of each.
             progress: Show progress below the cell of a notebook; by default if there is one.
-            parallel: Number of tickers that are fetched at a time.
+            parallel: Largest number of tickers that are fetched or written at a time.
             timeout: Longest wait for the end, in seconds; None waits as long as the relay does.
 
         Returns:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from dexorder.client.async_client import AsyncClient
     from dexorder.rows.table import Rows
 
+PARALLEL = 64
+"""Requests of one run that are not over, by default, as of ``dexorder history``. Most of them wait for the table: a
+batch takes seconds to commit, and an exchange answers for several tickers a second."""
+READ_AT_ONCE = 8
+"""Requests of one run whose rows are read at a time."""
 QUOTA_SECONDS = 2.0
 """Wait before a submission that exceeded the quota is repeated, unless a request of this run ends before."""
 

@@ -175,14 +175,20 @@ class AsyncRequests:
     ) -> Ended:
         """Follow a request until its notification. The last call of ``on_progress`` has the progress of the record.
 
+        Without ``on_progress`` the relay sends no progress, which costs it as much as the rest of the request.
+
         Raises:
             WaitEnded: ``timeout`` seconds passed.
             RequestUnknown: No request has this id.
         """
         report = without_repeats(on_progress or (lambda _: None))
+        notification: Notification | None
         try:
             async with asyncio.timeout(timeout):
-                notification = await self._notified(request_id, report)
+                if on_progress is None:
+                    notification = await self._notified_only(request_id)
+                else:
+                    notification = await self._notified(request_id, report)
         except TimeoutError:
             raise _not_ended(request_id, timeout) from None
         record = await self.get(request_id)
@@ -232,6 +238,20 @@ class AsyncRequests:
             for task in (listening, watching):
                 task.cancel()
             await asyncio.gather(listening, watching, return_exceptions=True)
+
+    async def _notified_only(self, request_id: str) -> Notification | None:
+        """Return the same, without progress: the record is read instead, seldom."""
+        listening, has_ended = asyncio.create_task(self._first_notification(request_id)), False
+        try:
+            while not has_ended:
+                has_ended = (await self.get(request_id)).progress.state is RequestState.FINISHED
+                await asyncio.wait((listening,), timeout=GRACE_SECONDS)
+                if listening.done():
+                    return await listening
+            return None
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
 
     async def _watch(self, request_id: str, on_progress: OnProgress) -> None:
         request = pb.WatchProgressRequest(request_id=request_id)

@@ -91,6 +91,8 @@ class FakeRelay:
     info: server_pb.GetServerInfoResponse = field(default_factory=lambda: relay_info(version()))
     info_calls: int = 0
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
+    watched: list[str] = field(default_factory=list)
+    """Ids of the requests of which progress was asked."""
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
     name: str = "dexorder"
@@ -230,6 +232,7 @@ class _Servicer(RelayServicer, ServerInfoServiceServicer):
         raise NotImplementedError("our clients read from Iceberg")
 
     async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.fake.watched.append(request.request_id)
         await self._break(context)
         record = await self._record(request.request_id, context)
         expected = record.progress.expected_periods

@@ -109,7 +109,7 @@ def run(
     *,
     timeout: float | None = None,
     quiet: bool = False,
-    parallel: int = 16,
+    parallel: int = 1,
     is_resumed: bool = False,
 ) -> int:
     """Carry out a run. Return 0 if every request is OK, 130 after Ctrl-C; raise if it can't be completed.

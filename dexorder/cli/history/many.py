@@ -18,7 +18,7 @@ from dexorder.cli.rows.sinks import FileRows, file_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.cli.terminal.unknown import Listings
 from dexorder.client.async_client import AsyncClient
-from dexorder.client.many import SharedQuota
+from dexorder.client.many import READ_AT_ONCE, SharedQuota
 from dexorder.client.requests import Ended, history_span, without_repeats
 from dexorder.client.table_rows import read_span
 from dexorder_common.model.history import HistoryRequest, RequestStatus, id_json, range_json
@@ -98,6 +98,7 @@ class ManyFollower:
         self._common: FileRows | None = None
         self._listings: Listings | None = None
         self._common_lock = asyncio.Lock()
+        self._reading = asyncio.Semaphore(READ_AT_ONCE)
 
     async def follow(self) -> int:
         """Process all series. Return 0 if every one is OK and its rows are written, else 1."""
@@ -191,8 +192,9 @@ class ManyFollower:
         if reason and not (self._run.output.partial and record.row_count):
             return result(str(record.status), ended, reason)
         try:
-            with read_span():
-                await self._write_rows(client, ended, index)
+            async with self._reading:
+                with read_span():
+                    await self._write_rows(client, ended, index)
         except (FileIncomplete, errors.RelayUnreachable):
             raise
         except (errors.DexorderError, OSError) as error:

@@ -94,9 +94,9 @@ class ResultLines:
         self._write = write
         self._done = 0
 
-    def started(self, request: HistoryRequest) -> OnProgress:
-        """Show a new request. Return the callback for its progress."""
-        return ignore
+    def started(self, request: HistoryRequest) -> OnProgress | None:
+        """Show nothing of a new request: its progress is not needed."""
+        return None
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
         """Show that a request has ended; ``line`` has its result."""

@@ -158,6 +158,21 @@ async def test_refusal_has_the_reason_of_the_relay(fake: FakeRelay) -> None:
             await client.get_request("nobody")
 
 
+async def test_a_wait_without_progress_asks_for_none_and_needs_no_notification(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "GRACE_SECONDS", 0.01)
+    async with AsyncClient(fake.address) as client:
+        for number, fake.silent in enumerate([False, True]):
+            request = make_request(f"r{number}", *ASKED)
+            await client.submit(request)
+            found = await client.wait(request.request_id)
+            assert (found.record.row_count, found.notification.outcome.row_count) == (HOURS, HOURS)
+        assert not fake.watched
+        with pytest.raises(errors.RequestUnknown, match="'nobody' is unknown"):
+            await client.wait("nobody")
+
+
 async def test_environment_overrides_the_announced_catalog(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     good = fake.properties["uri"]
     fake.properties = {**fake.properties, "uri": "sqlite:////nowhere/catalog.db"}

@@ -1,13 +1,18 @@
+import asyncio
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dexorder import errors
+from dexorder.cli.history import many as many_command
 from dexorder.client import many
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, START, TICKER
@@ -94,6 +99,30 @@ def test_one_file_for_all_tickers(fake: FakeRelay, tickers: str, tmp_dir: Path, 
     rows: pa.Table = pq.read_table(tmp_dir / name) if name.endswith("parquet") else csv.read_csv(tmp_dir / name)
     assert Counter(rows["ticker"].to_pylist()) == {TICKER: HOURS, OTHER: 3}
     assert sorted(p.name for p in tmp_dir.iterdir()) == sorted([name, "tickers.txt"])
+
+
+def test_the_rows_of_few_tickers_are_read_at_a_time(
+    fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_dir / "tickers.txt").write_text("".join(f"X{number}/USDT.SIM\n" for number in range(9)))
+    reading, most, write, two = 0, 0, many_command.ManyFollower._write_rows, asyncio.Event()
+
+    async def counted(*arguments: Any) -> None:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        if reading == 2:
+            two.set()
+        await two.wait()
+        await asyncio.sleep(0.05)  # for others to come
+        with suppress(errors.DexorderError):
+            await write(*arguments)
+        reading -= 1
+
+    monkeypatch.setattr(many_command, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(many_command.ManyFollower, "_write_rows", counted)
+    run("--file", "tickers.txt", "1h", *SPAN, "--out", "rows")
+    assert most == 2 and not fake.watched
 
 
 def test_json_has_one_line_per_ticker(fake: FakeRelay, tickers: str) -> None:
