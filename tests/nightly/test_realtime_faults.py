@@ -1,5 +1,6 @@
-"""Faults that last and go together, on a whole suite: deaf sockets beside a REST that is behind while parts are killed
-in turn, trades that are published late, messages with other prices, and a market that is delisted.
+"""Faults that last and go together, on a whole suite: deaf sockets beside a REST that is behind while each part is
+killed in turn, ids that begin again, trades that are published late, messages with other prices, and a market that is
+delisted.
 
 Judged by the exchange's trades over table and coverage: at no sampled moment does the table lack a trade of a claimed
 span, and within a minute after the last fault all trades are there, or named as provisional.
@@ -17,6 +18,7 @@ from bench.parts.completeness.live import Sample, Sampler
 from bench.parts.realtime_memory import exchanges_file
 from dexorder import Client
 from dexorder_common.model.coverage import CoverageKind
+from dexorder_common.model.realtime import ProvisionalReason
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from tests.rig.report import print_campaign
@@ -27,7 +29,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
 SYMBOLS = ("X0001/USDT", "X0002/USDT", "X0003/USDT")
 DELISTED = "X0004/USDT"
-KILLED = ("ingestor", "relay", "spark")
+KILLED = ("ingestor", "relay", "spark", "gateway", "udsource", "kafka")
 DEAF_SECONDS, KILL_AFTER_SECONDS, BEHIND_SECONDS = 50.0, 15.0, 40.0
 _PROVISIONAL = (CoverageKind.PROVISIONAL, CoverageKind.PROVISIONAL_ROWS)
 LATE_NS = 5 * SECOND_NS
@@ -63,6 +65,15 @@ class Faults:
         self._suite.kill_and_wait(part, 180)
         time.sleep(max(0.0, began_s + DEAF_SECONDS + 10.0 - time.monotonic()))
         self._set(seconds=10)
+
+    def ids_begin_again(self, symbol: str) -> int:
+        """Let a market's ids begin again while its socket is deaf, and kill the ingestor after it; return the time."""
+        self._suite.exchange("/sim/sockets", {"kind": "ws_freeze", "hang_s": 10})
+        self._set(seconds=3)
+        found = self._suite.exchange("/sim/ids", {"symbol": _name(symbol)})
+        self._set(seconds=12)
+        self._suite.kill_and_wait("ingestor", 180)
+        return int(found["time_ns"])
 
     def late(self) -> None:
         """Let REST show the trades of some seconds half a minute late, and the sockets never."""
@@ -120,6 +131,13 @@ def _check_values(client: Client, suite: Suite, span: TimeRange) -> int:
     return total
 
 
+def _check_seam(client: Client, symbol: str, seam_ns: int) -> None:
+    """The place where ids begin again is named, between the last old trade and the first new one."""
+    (job,) = [each for each in client.list_realtime().jobs if each.ticker == f"{symbol}.SIM"]
+    seams = [each.span for each in job.provisional if each.reason is ProvisionalReason.IDS_BEGAN_AGAIN]
+    assert seams and all(each.start_ns <= seam_ns + SECOND_NS and seam_ns <= each.end_ns for each in seams), job
+
+
 def _check_claims(suite: Suite, samples: Sequence[Sample], symbol: str, span: TimeRange) -> None:
     """At no moment did the table lack a trade of a span that was claimed then."""
     truth = traded(suite, _name(symbol), span)
@@ -145,6 +163,7 @@ def test_no_span_is_claimed_that_the_table_lacks_while_faults_last_and_parts_are
         sampler.start()
         for part in KILLED:
             faults.deaf_and_behind(part)
+        seam_ns = faults.ids_begin_again(SYMBOLS[0])
         faults.late()
         delisted_ns = faults.delist(DELISTED)
         faults.corrected()
@@ -152,6 +171,7 @@ def test_no_span_is_claimed_that_the_table_lacks_while_faults_last_and_parts_are
         time.sleep(60)
         assert [each for symbol in SYMBOLS for each in _unnamed(client, suite, symbol, span)] == [], suite.logs()
         total = _check_values(client, suite, span)
+        _check_seam(client, SYMBOLS[0], seam_ns)
         (job,) = [each for each in client.list_realtime().jobs if each.ticker == f"{DELISTED}.SIM"]
         assert "Invalid symbol" in job.error or "is unknown to" in job.error, job
         sampler.stop.set()
@@ -163,7 +183,7 @@ def test_no_span_is_claimed_that_the_table_lacks_while_faults_last_and_parts_are
             end_ns = delisted_ns if symbol == DELISTED else span.end_ns
             _check_claims(suite, sampler.samples, symbol, TimeRange(start_ns, end_ns))
     print_campaign(
-        "Deaf sockets, a REST that is behind and parts killed in turn, late and corrected trades, a delisting",
+        "Deaf sockets, REST behind, each part killed, ids that begin again, late and corrected trades, a delisting",
         ["trades", "samples", "absent of claimed spans"],
         [f"{total:,}", str(len(sampler.samples)), "0"],
         since_s=began_s,

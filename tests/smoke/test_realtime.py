@@ -27,14 +27,12 @@ def traded(suite: Suite, name: str, span: TimeRange) -> list[Trade]:
     """Return the exchange's trades in a range by REST, which has no faults, by id."""
     first_ms, last_ms = -(-span.start_ns // 1_000_000), -(-span.end_ns // 1_000_000) - 1
     found: dict[int, Trade] = {}
-    page = suite.exchange(
-        f"/api/v3/aggTrades?symbol={name}&startTime={first_ms}&endTime={first_ms + 3_599_000}&limit=1000"
-    )
-    while page:
+    while first_ms <= last_ms:
+        page = suite.exchange(f"/api/v3/aggTrades?symbol={name}&startTime={first_ms}&endTime={last_ms}&limit=1000")
         found |= {t["a"]: (str(t["a"]), t["T"] * 1_000_000, float(t["p"]), float(t["q"])) for t in page}
-        page = suite.exchange(f"/api/v3/aggTrades?symbol={name}&fromId={page[-1]['a'] + 1}&limit=1000")
-        if page and page[0]["T"] > last_ms:
+        if len(page) < 1000:
             break
+        first_ms = page[-1]["T"]  # by time, as ids may begin again
     return [found[number] for number in sorted(found) if found[number][1] < span.end_ns]
 
 
