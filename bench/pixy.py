@@ -1,10 +1,10 @@
 """Throughput of KafkaPixy, each figure with its limit measured in the same run.
 
-    .venv/bin/python -m bench.pixy [--small | --idle]
+    .venv/bin/python -m bench.pixy [--transports] [--small | --idle]
 
 One broker, topics of 4 partitions, values of 1 KiB, one connection. Client (in Go, ``bench/pixy_load``), gateway and
 the empty servers are separate processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts
-work. ``--idle`` only measures the cost of callers that wait.
+work. ``--idle`` only measures the cost of callers that wait, ``--transports`` a gateway on each transport.
 """
 
 from __future__ import annotations
@@ -45,6 +45,37 @@ def measure(folder: Path, plan: Plan) -> Iterator[str]:
         yield cpu_table(results)
     finally:
         broker.stop()
+
+
+def measure_transports(folder: Path, plan: Plan) -> Iterator[str]:
+    """Yield the table of two gateways, one on each transport."""
+    broker = RunningKafka(folder)
+    try:
+        for topic in (WRITE, READ):
+            pixy_raw.make_topic(broker.bootstrap, topic)
+        pixy_raw.produce_bulk(broker.bootstrap, READ, 2 * plan.preload)
+        with (
+            pixy_processes.gateway(broker.bootstrap) as grpcio,
+            pixy_processes.gateway(broker.bootstrap, "native") as native,
+            pixy_processes.load() as load,
+        ):
+            yield transports_table(pixy_rounds.transports(plan, load, {"grpcio": grpcio, "native": native}))
+    finally:
+        broker.stop()
+
+
+def transports_table(results: Results) -> str:
+    """Return the table of both transports: rates, and the servers' CPU, their Kafka threads included."""
+    rows = []
+    for (kind, callers), samples in results.items():
+        figures = {
+            side: f"{samples.rate(side):,.0f}, {statistics.median(samples.cpu_us[side]):.0f} us"
+            for side in ("native", "grpcio")
+        }
+        ratio = samples.rate("native") / samples.rate("grpcio")
+        rows.append(Row(f"{kind}, {callers} at a time", figures["native"], figures["grpcio"], f"{ratio:.2f}"))
+    title = "Calls a second and CPU a call on the native transport; limit: the same gateway on grpcio"
+    return report.table(title, rows)
 
 
 def measure_idle(folder: Path) -> Iterator[str]:
@@ -110,12 +141,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--idle", action="store_true")
+    parser.add_argument("--transports", action="store_true")
     options = parser.parse_args()
     plan = SMALL if options.small else FULL
     print(report.heading("KafkaPixy and its limits"), flush=True)
     print(f"Medians of {plan.rounds} rounds in which every side runs once; 1 KiB, 4 partitions, one connection.\n")
     with tempfile.TemporaryDirectory() as folder:
-        for text in measure_idle(Path(folder)) if options.idle else measure(Path(folder), plan):
+        if options.idle:
+            texts = measure_idle(Path(folder))
+        else:
+            texts = (measure_transports if options.transports else measure)(Path(folder), plan)
+        for text in texts:
             print(text, flush=True)
     return 0
 

@@ -1,11 +1,12 @@
 """Plain reads and acks of udsource beside pynumaflow and beside grpcio at its best, in the same run.
 
-    .venv/bin/python -m bench.udsource [--records N] [--rounds N] [--small]
+    .venv/bin/python -m bench.udsource [--transports] [--records N] [--rounds N] [--small]
 
 ReadFn and AckFn over a unix socket with payloads of 1 KiB, a key and a header. One client reads a batch, acks it and
 reads the next, as Numaflow does. udsource reads a Kafka topic of 4 partitions; pynumaflow has its records in memory,
 and grpcio's best sends the same serialized bytes for each. Client and servers are separate processes; the servers
-alternate. Prints Markdown. ``--small`` only shows that the script works.
+alternate. Prints Markdown. ``--small`` only shows that the script works, ``--transports`` measures udsource alone on
+each transport.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TOPIC = "bench-source"
 PAYLOAD_BYTES = len(pixy_raw.VALUE)
 BATCHES = (500, 5_000)
 OURS = "ours"
+TRANSPORTS = ("native", "grpcio")
 AIMS = {"pynumaflow": 1.8, "grpcio's best": 0.7}
 """The others, and what we want to reach of their rate."""
 
@@ -101,6 +103,37 @@ def measure(plan: Plan, folder: Path) -> dict[int, Samples]:
     return results
 
 
+def measure_transports(plan: Plan, folder: Path) -> dict[int, Samples]:
+    """Return samples of udsource on each transport, each with a group of its own."""
+    results: dict[int, Samples] = defaultdict(Samples)
+    with ExitStack() as stack:
+        broker = RunningKafka(folder)
+        stack.callback(broker.stop)
+        pixy_raw.make_topic(broker.bootstrap, TOPIC)
+        preload(broker.bootstrap, plan.total)
+        sockets = {side: socket_in(folder / side) for side in TRANSPORTS}
+        running = {
+            side: stack.enter_context(source_processes.udsource(broker.bootstrap, TOPIC, socket, side))
+            for side, socket in sockets.items()
+        }
+        client = stack.enter_context(source_processes.load())
+        for number in range(plan.rounds):
+            for batch in BATCHES:
+                for side in TRANSPORTS[:: 1 if number % 2 == 0 else -1]:
+                    turn(plan, client, results[batch], side, running[side], sockets[side], batch)
+    return results
+
+
+def transports_table(results: dict[int, Samples]) -> str:
+    """Return the table of both transports."""
+    native, grpcio = TRANSPORTS
+    rows = []
+    for batch, samples in results.items():
+        ratio = statistics.median(samples.rates[native]) / statistics.median(samples.rates[grpcio])
+        rows.append(Row(f"batches of {batch:,}", samples.text(native), samples.text(grpcio), f"{ratio:.2f}"))
+    return report.table("Read and acked records on the native transport; limit: on grpcio", rows)
+
+
 def socket_in(folder: Path) -> Path:
     """Return a path for a server's socket in a folder of its own, as its info file is beside it."""
     folder.mkdir()
@@ -165,6 +198,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=FULL.records, help="measured in each turn")
     parser.add_argument("--rounds", type=int, default=FULL.rounds)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--transports", action="store_true")
     options = parser.parse_args()
     plan = SMALL if options.small else Plan(options.rounds, options.records, FULL.warm)
     print(report.heading("udsource beside pynumaflow and grpcio"), flush=True)
@@ -172,7 +206,10 @@ def main() -> int:
         f"Medians of {plan.rounds} rounds of {plan.records:,} records in which every server has its turn.\n", flush=True
     )
     with tempfile.TemporaryDirectory() as folder:
-        print(table(measure(plan, Path(folder))), flush=True)
+        if options.transports:
+            print(transports_table(measure_transports(plan, Path(folder))), flush=True)
+        else:
+            print(table(measure(plan, Path(folder))), flush=True)
     return 0
 
 

@@ -63,7 +63,7 @@ class Server:
 
 
 @contextmanager
-def gateway(bootstrap: str) -> Iterator[Server]:
+def gateway(bootstrap: str, transport: str = "grpcio") -> Iterator[Server]:
     """Start a gateway and wait until it serves; further settings come from our own environment."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     ours = {
@@ -74,6 +74,7 @@ def gateway(bootstrap: str) -> Iterator[Server]:
         "NEW_GROUP_START": "earliest",
         "SUBSCRIPTION_TIMEOUT_SECONDS": "3600",
         "DRAIN_SECONDS": "0",
+        "TRANSPORT": transport,
     }
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
         f"DEXORDER_GATEWAY_{name}": value for name, value in ours.items()

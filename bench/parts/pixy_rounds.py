@@ -73,9 +73,28 @@ def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -
     return results
 
 
-def unary_run(plan: Plan, load: Load, samples: Samples, side: str, server: Server, kind: str, callers: int) -> None:
+def transports(plan: Plan, load: Load, sides: Mapping[str, Server]) -> Results:
+    """Run every kind at every concurrency on the gateways, which have groups of their own."""
+    results: Results = defaultdict(Samples)
+    for kind in KINDS:
+        for side, server in sides.items():
+            if kind.startswith("consume"):
+                join(server, READ, f"{side}-{group_of(kind)}")
+    for number in range(plan.rounds):
+        for kind in KINDS:
+            for callers in CALLERS:
+                for side in order_of(sides, number):
+                    group = f"{side}-{group_of(kind)}"
+                    unary_run(plan, load, results[kind, callers], side, sides[side], kind, callers, group)
+    return results
+
+
+def unary_run(
+    plan: Plan, load: Load, samples: Samples, side: str, server: Server, kind: str, callers: int, group: str = ""
+) -> None:
+    """Run one job; ``group`` is that of the kind by default."""
     topic = WRITE if kind.startswith("produce") else READ
-    job = Job(kind, server.address, topic, group_of(kind), callers, plan.warm_seconds, plan.seconds)
+    job = Job(kind, server.address, topic, group or group_of(kind), callers, plan.warm_seconds, plan.seconds)
     before_s = server.cpu_seconds()
     measured = load.run(job)
     samples.rates[side].append(measured.rate)

@@ -25,7 +25,7 @@ _MEMORY_SOURCE = ROOT / "tests" / "peers" / "numaflow" / "memory_source.py"
 
 
 @contextmanager
-def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
+def udsource(bootstrap: str, topic: str, socket: Path, transport: str = "grpcio") -> Iterator[Server]:
     """Run our udsource on a topic, on TCP (the server's address) and on the unix socket."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     ours = {
@@ -34,7 +34,8 @@ def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
         "SOCKET": str(socket),
         "KAFKA": bootstrap,
         "TOPIC": topic,
-        "GROUP": f"bench-{topic}",
+        "GROUP": f"bench-{topic}-{transport}",
+        "TRANSPORT": transport,
         "DRAIN_SECONDS": "0",
     }
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {

@@ -53,14 +53,21 @@ class Part:
 
 
 PARTS = (
-    Part("campaigns", 6_600, "-m 'nightly and not soak'"),
+    Part("campaigns", 6_300, "-m 'nightly and not soak'"),
+    Part(
+        "native-transport",
+        900,
+        f"-m '{GATE}' tests/conformance tests/unit/services/common/rpc tests/integration/services/udsource "
+        "tests/integration/services/gateway",
+        environment=dict.fromkeys(("DEXORDER_GATEWAY_TRANSPORT", "DEXORDER_UDSOURCE_TRANSPORT", "TRANSPORT"), "native"),
+    ),
     Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
     Part(
         "properties",
-        2_700,
+        2_400,
         PARALLEL + " -m 'hypothesis and not smoke and not soak' --hypothesis-profile=nightly --hypothesis-seed={seed}",
     ),
-    Part("breaks", 2_700, command="python -m tests.breaks"),
+    Part("breaks", 2_400, command="python -m tests.breaks"),
     Part("mutations", 600, command="python -m tests.mutations --seed $DEXORDER_TEST_SEED --count 3"),
     Part("coverage", 1_200, command=COVERAGE),
 )

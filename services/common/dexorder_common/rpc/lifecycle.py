@@ -182,7 +182,7 @@ async def grpc_server(
             endpoint = metrics_endpoint(settings.metrics_listen, registry, running.is_serving)
             metrics_address = stack.enter_context(endpoint)
         await server.start()
-        log.info("listening", address=running.address, metrics=metrics_address or None)
+        log.info("listening", address=running.address, metrics=metrics_address or None, transport=settings.transport)
         try:
             yield running
         finally:

@@ -136,15 +136,15 @@ class Connection(asyncio.Protocol):
         """Pass data to the session, events to calls, and output to the socket, until nothing moves."""
         self._is_pumping = True
         try:
-            is_moving = True
-            while is_moving and not self._is_full and not self._transport.is_closing():
+            is_moving = not self._transport.is_closing()
+            while is_moving and (data is not None or not self._is_full):
                 events, output = self._session.step(data)
                 data = None
                 if output:
                     self._transport.write(output)
                 for event in events:
                     self._guard(event)
-                is_moving = bool(events) or len(output) >= OUTPUT_LIMIT
+                is_moving = (bool(events) or len(output) >= OUTPUT_LIMIT) and not self._transport.is_closing()
         finally:
             self._is_pumping = False
         if (reason := self._session.closed) is not None and not self._transport.is_closing():
@@ -274,6 +274,7 @@ class Connection(asyncio.Protocol):
 
     def stop(self) -> None:
         """End the connection now; handlers that still run are cancelled."""
+        self._pump(None)  # answers that are ready leave first
         self._session.abort(_NO_ERROR)
         for call in list(self.calls.values()):
             call.leave()

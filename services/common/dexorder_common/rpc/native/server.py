@@ -17,7 +17,7 @@ from dexorder_common.rpc.native.listening import bound
 from dexorder_common.rpc.native.methods import Interceptor, Methods
 
 _CLOSE_SECONDS = 2.0
-"""Time for the last bytes of all connections to leave at the stop."""
+"""Time for the last answers of all connections to leave at the stop."""
 
 
 class NativeServer:
@@ -66,11 +66,13 @@ class NativeServer:
             connection.leave()
         await self._until(grace, lambda: not any(each.calls for each in self._connections))
         for connection in list(self._connections):
-            connection.stop()
+            if connection.calls:
+                connection.stop()
+        # The others end by themselves once their clients have the last answers.
         await self._until(_CLOSE_SECONDS, lambda: not self._connections)
-        await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.abort()
+        await asyncio.sleep(0)
 
     def close(self) -> None:
         """Stop listening."""

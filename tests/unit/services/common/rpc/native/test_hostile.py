@@ -123,6 +123,13 @@ async def test_a_connection_without_a_preface_ends(sent: bytes) -> None:
         writer.close()
 
 
+async def test_a_connection_over_the_limit_is_closed() -> None:
+    async with serving(Handlers(), Limits(max_connections=1)) as address, connected(address) as client:
+        async with connected(address) as other:
+            assert await other.until(()) is None
+        assert await still_serves(client, 1)
+
+
 async def test_a_request_that_trickles_is_ended() -> None:
     async with serving(Handlers(), Limits(request_seconds=0.3)) as address, connected(address) as client:
         client.send(packed(HEADERS, END_HEADERS, 1, block(f"/{SERVICE}/echo")), packed(DATA, 0, 1, b"\0\0\0\0\x05a"))
