@@ -239,6 +239,16 @@ END
     ),
     "docs/mesh.md": Page((NotRun("mesh: istio", CLUSTER),)),
     "docs/packages.md": Page((NotRun("pip install", INSTALLS),)),
+    "docs/parts-alone.md": Page(
+        tuple(
+            NotRun(begins, "needs an environment for each part, as tests/nightly/test_installs.py makes")
+            for begins in (
+                "export DEXORDER_UDSOURCE_KAFKA",
+                "python -m dexorder_gateway.events",
+                "dexorder events tail",
+            )
+        )
+    ),
     "docs/production.md": Page(
         (
             NotRun("docker build", DOCKER),
