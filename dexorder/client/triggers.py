@@ -204,7 +204,7 @@ class AsyncTriggers:
             sql: New text; None keeps it.
             parameters: Parameters to set; others stay.
             removed: Names of parameters to remove.
-            reset: Begin without the state, as after ``remove`` and ``add``. Without it, an edit that can't keep the
+            reset: Start without the state, as after ``remove`` and ``add``. Without it, an edit that can't keep the
                 state is refused.
             wait_seconds: Time to wait until the pipeline has taken the edit, up to 30 s.
 

@@ -21,7 +21,7 @@ _ATTEMPT_SECONDS = 0.1
 
 
 class Killer:
-    """Follows a request in a thread of its own and kills parts of the suite on the way."""
+    """Follows a request in its own thread and kills parts of the suite on the way."""
 
     def __init__(self, options: SuiteOptions, request_id: str, send: Callable[[int, int], None] = os.kill) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""The demonstration's suite: ``dexorder up`` on free ports, as a process of its own."""
+"""The demonstration's suite: ``dexorder up`` on free ports, as its own process."""
 
 from __future__ import annotations
 

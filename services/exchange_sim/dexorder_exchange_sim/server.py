@@ -147,7 +147,7 @@ class Simulator:
         return _json({"now_ns": self.clock.now_ns(), "speed": self.clock.speed})
 
     async def _begin_ids_again(self, request: web.Request) -> web.Response:
-        """Let the ids of a market's aggregates begin again; see `IdsChange`."""
+        """Let the ids of a market's aggregates start again; see `IdsChange`."""
         try:
             change, now_ns = IdsChange.model_validate_json(await request.read()), self.clock.now_ns()
             self.venue.begin_ids_again(change.symbol, now_ns)
@@ -181,7 +181,7 @@ class Simulator:
         return self._spoiled(strike, dialect, answer)
 
     def forget_connections(self) -> None:
-        """Number the connections anew: the open ones too, in the order of their next requests."""
+        """Number the connections again: the open ones too, in the order of their next requests."""
         self._connections.clear()
         self._connected = 0
 

@@ -100,7 +100,7 @@ class SocketOutbox:
             self._let_go(now_s)
 
     def strike(self, rule: FaultRule, *, now_s: float, roll: int = 0, text: str | None = None) -> None:
-        """Begin a fault of `AT_ONCE`, for all messages from now on or in place of one."""
+        """Start a fault of `AT_ONCE`, for all messages from now on or in place of one."""
         if rule.kind in ("ws_silence", "ws_freeze"):
             self._silent_until_s = now_s + rule.hang_s
             if rule.kind == "ws_freeze":

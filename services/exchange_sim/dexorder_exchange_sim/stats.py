@@ -60,7 +60,7 @@ class Stats:
         self._sockets[what] += number
 
     def ban(self, retry_after_s: float, *, now_s: float) -> None:
-        """Begin a ban: calls before its end are counted."""
+        """Start a ban: calls before its end are counted."""
         self._ban_start_s, self._ban_end_s = now_s, max(self._ban_end_s, now_s + retry_after_s)
 
     def weigh(self, weight: int, *, now_s: float) -> int:
@@ -76,7 +76,7 @@ class Stats:
     def snapshot(self) -> dict[str, Any]:
         """Return the counters as JSON types.
 
-        ``calls_in_ban_ms`` are the times of the first 1000 calls after the answer that began the ban; ``most_…`` are
+        ``calls_in_ban_ms`` are the times of the first 1000 calls after the answer that started the ban; ``most_…`` are
         the largest sums in any window of that length.
         """
         return {

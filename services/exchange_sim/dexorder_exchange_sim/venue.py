@@ -79,7 +79,7 @@ class ClockChange(BaseModel):
 
 
 class IdsChange(BaseModel):
-    """Market whose ids begin again, by the exchange's id."""
+    """Market whose ids start again, by the exchange's id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -114,7 +114,7 @@ class SimVenue:
         """Markets whose ids have begun again, with the first trade of which they have; not every dialect shows it."""
 
     def begin_ids_again(self, id: str, now_ns: int) -> int:
-        """Let the ids of a market begin again with its next trade; return that trade.
+        """Let the ids of a market start again with its next trade; return that trade.
 
         Raises:
             ValueError: The market is not known, or has no trades.

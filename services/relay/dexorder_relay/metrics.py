@@ -78,7 +78,7 @@ class RelayMetrics:
         self.group_size = histogram("store_group_size", "Batches that shared a commit.", GROUP_SIZES)
         self.commit_seconds = histogram("store_commit_seconds", "Time a commit took, fsync included.", COMMIT_SECONDS)
         self._exchanges: set[str] = set()
-        # Counters of alerts on a single event begin at 0: Prometheus sees no increase in one that begins at 1.
+        # Counters of alerts on a single event start at 0: Prometheus sees no increase in one that starts at 1.
         for status in RequestStatus:
             self.finished.labels(status.name)
         for part in REPORT_PARTS:

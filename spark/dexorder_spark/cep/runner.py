@@ -73,7 +73,7 @@ class Source(Protocol):
 
 
 def start_thread(work: Callable[[], None]) -> None:
-    """Run a function in a thread of its own."""
+    """Run a function in its own thread."""
     threading.Thread(target=work, name="changes", daemon=True).start()
 
 

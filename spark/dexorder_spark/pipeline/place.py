@@ -107,7 +107,7 @@ class SourcePlace:
                 log.info("another writer was faster; looking again", source=self.source, error=str(error))
 
     def committed(self, ends: Offsets) -> None:
-        """Note that a snapshot says what has begun anew."""
+        """Note that a snapshot says what has started again."""
         self.begun_anew -= ends.keys()
 
     def reported(self, ends: Offsets) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a UDF on their way to its topic and its user, in a thread of their own: feeding never waits for them.
+"""Rows of a UDF on their way to its topic and its user, in their own thread: feeding never waits for them.
 
 The rows of the last commits are kept in memory, up to a number. A sender that falls behind reads the others from the
 table, so a gateway may be away for any time. What can't be sent at all waits, with growing pauses and without an end; a

@@ -67,8 +67,8 @@ _QUANTIFIERS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, N
 def parse(tokens: Sequence[Token]) -> Select:
     """Return the syntax tree of a trigger's text, with or without a closing semicolon.
 
-    It is one SELECT statement, or a condition alone: an extension that no text of Flink is, as those begin with a
-    reserved word that begins no expression.
+    It is one SELECT statement, or a condition alone: an extension that no text of Flink is, as those start with a
+    reserved word that starts no expression.
 
     Raises:
         InvalidSql: The text is neither.
@@ -86,7 +86,7 @@ def parse(tokens: Sequence[Token]) -> Select:
 
 
 def _begins_nothing(token: Token) -> bool:
-    """Tell whether no text of a trigger begins with a token: it begins another statement of Flink, or is the end."""
+    """Tell whether no text of a trigger starts with a token: it starts another statement of Flink, or is the end."""
     return token.word in _STATEMENTS or token.kind == "end"
 
 

@@ -46,7 +46,7 @@ class Account:
             raise TriggerFailed(f"the rows of a minute cost more than {MAX_WORK_PER_MINUTE} steps{now}; {remedy}")
 
     def release_all(self) -> None:
-        """Count what the trigger keeps from the beginning; its work counts on."""
+        """Count what the trigger keeps from the start; its work counts on."""
         self.state_bytes = 0
 
     def hold(self, size: int) -> None:

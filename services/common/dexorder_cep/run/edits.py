@@ -2,7 +2,7 @@
 
 ``dexorder_cep.compile.edits`` says which edits keep the state. Windows, values of OVER and unfinished matches are taken
 over as they are. Whether a condition holds is that of the new condition on the newest row, so a condition that is true
-already does not fire before it was false, as if it had been there from the beginning. What was sent stays sent: a
+already does not fire before it was false, as if it had been there from the start. What was sent stays sent: a
 cooldown goes on from the last event, with its new length.
 """
 

@@ -76,7 +76,7 @@ class Engine:
             at_ns: Time of the registration.
             tickers: Markets; None or none for all.
             revision: Number of its edits so far, from 1.
-            is_paused: Whether it begins with a pause on its tickers.
+            is_paused: Whether it starts with a pause on its tickers.
         Returns:
             Firings for rows that were settled since then, and a suspension if the trigger fails on a row.
         """

@@ -2,7 +2,7 @@
 
 Files are read and copied batch by batch: pyiceberg's scans read far ahead, and a compacted file would need hundreds of
 megabytes. The commit is refused if anyone has committed since the table was loaded: the caller loads it again
-and decides anew.
+and decides again.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class TriggerEdit:
         sql: New text; None to keep it.
         parameters: Parameters to set; others stay.
         removed: Names of parameters to remove.
-        reset: Begin without the trigger's state.
+        reset: Start without the trigger's state.
     """
 
     trigger_id: str

@@ -67,7 +67,7 @@ def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, e
     Args:
         offset: Of the commit; ``OLDEST``, or another negative number without one.
         metadata: As confluent-kafka returns it, maybe with foreign bytes behind it.
-        earliest: Whether the group would start at the log's beginning without a commit, which decides its lag.
+        earliest: Whether the group would start at the log's start without a commit, which decides its lag.
     """
     begin, end = log
     if offset == OLDEST:

@@ -1,7 +1,7 @@
 """The RecordService: many records of a topic in one call, and the wait for all of them.
 
 A call has a bound in records and, by the size of a message, in bytes; a large one lets other calls run between its
-records. A full queue makes it wait for its own records, not refuse what it has begun.
+records. A full queue makes it wait for its own records, not refuse what it has started.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class RecordProducer:
         self._thread = threading.Thread(target=self._poll, name=f"produce-{config.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to report deliveries to the running loop."""
+        """Start to report deliveries to the running loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -116,7 +116,7 @@ class RecordProducer:
         """Return the place of a record for one of its callers, or raise as ``send``; the others wait on.
 
         Args:
-            since_s: The loop's time at which the call began.
+            since_s: The loop's time at which the call started.
         """
         left_s = since_s + self._timeout_s - asyncio.get_running_loop().time()
         done, _ = await asyncio.wait((record,), timeout=max(0.0, left_s))

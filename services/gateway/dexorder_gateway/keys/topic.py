@@ -1,4 +1,4 @@
-"""The topic of keys in Kafka: made with its settings, and read from its beginning by a thread.
+"""The topic of keys in Kafka: made with its settings, and read from its start by a thread.
 
 It has one partition, whose order decides, and the log's time, so that no gateway's clock matters. It keeps records for
 twice the time that is needed. No group reads it: each gateway reads all.

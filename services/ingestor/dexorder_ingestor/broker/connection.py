@@ -1,6 +1,6 @@
 """Connection to the relay's broker, the DEALER side of port 5567.
 
-After a loss the socket is closed and another one, with an identity of its own, reports everything that the broker
+After a loss the socket is closed and another one, with its own identity, reports everything that the broker
 cannot know: free slots, running dispatches, and completions that may not have arrived.
 """
 

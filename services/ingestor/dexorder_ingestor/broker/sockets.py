@@ -51,7 +51,7 @@ class BrokerSockets(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def open(self) -> AbstractAsyncContextManager[BrokerSocket]:
-        """Open a socket with an identity of its own, until its block ends."""
+        """Open a socket with its own identity, until its block ends."""
 
 
 class ZmqSockets:

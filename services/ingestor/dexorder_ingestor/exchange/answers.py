@@ -64,13 +64,13 @@ class Attempts:
     next_ns: int = 0
 
     def begin(self, query: str) -> None:
-        """Begin a query."""
+        """Start a query."""
         self.query = query
         self.failures = 0
         self.reason = ""
 
     def attempt(self, *, now_ns: int) -> None:
-        """Begin an attempt."""
+        """Start an attempt."""
         self.started_ns = now_ns
         self.next_ns = 0
 

@@ -180,7 +180,7 @@ class RateLimiter:
     loop: Any = None  # ccxt sets it
 
     def __post_init__(self) -> None:
-        """Begin the counter of an alert at 0: Prometheus sees no increase in one that starts with a ban."""
+        """Start the counter of an alert at 0: Prometheus sees no increase in one that starts with a ban."""
         self.metrics.ban_seconds.labels(self.venue)
 
     async def __call__(self, cost: Any = None) -> None:

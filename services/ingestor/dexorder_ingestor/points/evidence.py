@@ -69,7 +69,7 @@ class PointEvidence:
     """Answers about one range, and what they settle."""
 
     def __init__(self, span: TimeRange, *, now_ns: int) -> None:
-        """Begin without an answer.
+        """Start without an answer.
 
         Args:
             span: The range to settle.

@@ -83,7 +83,7 @@ class CandleChecks:
                 self._groups[each.period_seconds].append(Group(each._replace(comparisons=comparisons)))
 
     def add(self, closed: ClosedCandles) -> None:
-        """Add candles; amended ones begin anew."""
+        """Add candles; amended ones start again."""
         period, found = closed.period_seconds, {candle.open_ns: candle for candle in closed.candles}
         opens = open_times(closed.span, period)
         many = len(opens) > _SIZES[1]

@@ -1,4 +1,4 @@
-"""Realtime jobs: from the question where to begin to the completion.
+"""Realtime jobs: from the question where to start to the completion.
 
 SocketReader      messages of the socket -> series
 Refiller          queries to REST that the series wants -> series; opens a deaf socket again

@@ -37,7 +37,7 @@ class LiveCandles:
     """Builds the candles of each period from its start time on."""
 
     def __init__(self, starts_ns: Mapping[int, int], first_ns: Mapping[int, int] | None = None) -> None:
-        """Take the time at which each period's candles begin, on its grid, and that of the first one of all dispatches.
+        """Take the time at which each period's candles start, on its grid, and that of the first one of all dispatches.
 
         Candles from the first one on are amended by late trades.
         """
@@ -69,7 +69,7 @@ class LiveCandles:
                 series.rebuild(open_ns, [(t, *_amounts(t)) for t in trades])
 
     def skip(self, end_ns: int) -> None:
-        """Leave out the candles that are not closed and begin before ``end_ns``, as some of their trades are lost."""
+        """Leave out the candles that are not closed and start before ``end_ns``, as some of their trades are lost."""
         for series in self._series:
             series.skip(end_ns)
 

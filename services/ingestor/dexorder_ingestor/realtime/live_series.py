@@ -414,7 +414,7 @@ class LiveSeries:
         self._live.add_trades(trades, received_ns=trades[-1].received_ns)
 
     def _begin_again(self, seam: Seam, now_ns: int) -> None:
-        """Go on with trades whose numbers have begun again; all before them is in records of its own."""
+        """Go on with trades whose numbers have started again; all before them is in records of its own."""
         assert seam.first is not None
         self._release(seam.tail, seam.tail, now_ns)
         batches, closed = self._before_lost

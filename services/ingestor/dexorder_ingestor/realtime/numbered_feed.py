@@ -10,7 +10,7 @@ the socket stays silent
 REST and socket have no further trade   the time is settled (`quiet_time.py`)
 answers agree that numbers are missing  the feed goes on without them; they stay open (`open_gaps.py`)
 REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
-numbers fall while times go on          a search for the place where they begin again (`trade_search.py`)
+numbers fall while times go on          a search for the place where they start again (`trade_search.py`)
 
 An answer has to repeat the last released trade, so an empty or a wrong one proves nothing.
 """
@@ -60,7 +60,7 @@ class NumberedFeed:
         search: bool = False,
         provisional: Sequence[ProvisionalSpan] = (),
     ) -> None:
-        """Begin with the trades from ``begin_ns`` on.
+        """Start with the trades from ``begin_ns`` on.
 
         Args:
             last_number: Number of the last trade that is recorded, if it is known; none behind it is left out.
@@ -296,7 +296,7 @@ class NumberedFeed:
         return self._add(kept) if first is not None else []
 
     def _suspect_seam(self, now_ns: int) -> None:
-        """Search for a place where numbers begin again, unless that was done lately."""
+        """Search for a place where numbers start again, unless that was done lately."""
         if self._link is not None and now_ns >= self._next_seam_ns:
             self._next_seam_ns = now_ns + _SEAM_NS
             self._seam = Seam(self._link, self._last.time_ns if self._last else self._begin_ns)
@@ -305,7 +305,7 @@ class NumberedFeed:
     def _add_to_seam(self, found: Seam, answer: TradeAnswer, now_ns: int) -> list[Trade]:
         """Add an answer to the search; with its end the feed goes on, behind the seam if there is one.
 
-        The first message after it begins the search again, if it has found nothing although numbers have begun again.
+        The first message after it starts the search again, if it has found nothing although numbers have started again.
         """
         found.add(answer.trades, full=answer.full)
         self.due_ns = now_ns + (0 if found.is_over else _RETRY_NS)
@@ -359,7 +359,7 @@ class NumberedFeed:
             self._gap_ns = None
 
     def _sort_out(self, below: Sequence[Trade], now_ns: int) -> None:
-        """Sort trades whose numbers are behind the feed: late ones, copies, those whose numbers have begun again."""
+        """Sort trades whose numbers are behind the feed: late ones, copies, those whose numbers have started again."""
         if len(self.gaps):
             late = self._close_gaps(below)
             self.late += late

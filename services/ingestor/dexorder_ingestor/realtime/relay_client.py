@@ -1,4 +1,4 @@
-"""Calls of realtime jobs to the relay: where to begin, reports of records, live data."""
+"""Calls of realtime jobs to the relay: where to start, reports of records, live data."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class LivePush:
 async def resume(
     publisher: IngestorPublisher, settings: IngestorSettings, job_id: str, *, fallback_ns: int, periods: Iterable[int]
 ) -> Resume | None:
-    """Ask where a dispatch begins; None if it is no longer current. With an older relay it begins now.
+    """Ask where a dispatch starts; None if it is no longer current. With an older relay it starts now.
 
     Args:
         fallback_ns: The exchange's time.

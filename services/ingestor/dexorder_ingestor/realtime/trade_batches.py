@@ -1,6 +1,6 @@
 """Records of trades and the span of time that each of them settles. Pure.
 
-A record holds the trades until the next tick, at most ``MAX_BATCH_TRADES``. Its span begins where
+A record holds the trades until the next tick, at most ``MAX_BATCH_TRADES``. Its span starts where
 the one before it ended, and ends at the settled time, or before the first trade that is left for the next record. A
 quiet market is settled by a record without trades once in a while.
 """
@@ -42,7 +42,7 @@ class TradeBatches:
     """Splits released trades into records. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, start_ns: int, *, silent_ns: int = 0, now_ns: int) -> None:
-        """Begin the first span at ``start_ns``, ``silent_ns`` after the last record before it."""
+        """Start the first span at ``start_ns``, ``silent_ns`` after the last record before it."""
         self.tick_ns = MAX_BATCH_NS
         """Time between two ticks, as `tick_of` has it for the process."""
         self._end_ns = start_ns
@@ -69,7 +69,7 @@ class TradeBatches:
         self.lowest = lower(self.lowest, lowest_number(trades))
 
     def skip(self, end_ns: int) -> None:
-        """Let the next span begin at ``end_ns``, as the trades before it are lost."""
+        """Let the next span start at ``end_ns``, as the trades before it are lost."""
         self._end_ns = max(self._end_ns, end_ns)
 
     def due_ns(self, settled_ns: int) -> int:

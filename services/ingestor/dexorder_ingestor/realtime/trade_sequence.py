@@ -29,7 +29,7 @@ class NumberedTrades:
     """
 
     def __init__(self, next_number: int | None, start_ns: int, *, max_waiting: int = 20_000) -> None:
-        """Begin with a trade.
+        """Start with a trade.
 
         Args:
             next_number: Number of the first trade to release; None if the market has had no trade so far.

@@ -7,7 +7,7 @@ REST_LACKS            REST, which has left out a trade, or numbers
 REST_REFUSES          an answer: the exchange refuses the query, or does not answer
 BANNED                the end of a ban
 OTHER_VALUES          answers with the values that are known
-IDS_BEGAN_AGAIN       the place where the exchange's ids begin again
+IDS_BEGAN_AGAIN       the place where the exchange's ids start again
 UNKNOWN_MARKET        a market that the exchange no longer has
 ONE_SOURCE            a second source: the socket is dead, or REST repeats itself
 NOTHING_KNOWN         something that no rule has foreseen

@@ -140,7 +140,7 @@ class RealtimeJobs:
         return await self._context.store.read(store.read_history_ids, ids, limit)
 
     def resume(self, dispatch_id: str, ingestor: str, exchange_ns: int | None) -> Resumption | None:
-        """Return where a dispatch begins, and renew its lease; None if it is not current.
+        """Return where a dispatch starts, and renew its lease; None if it is not current.
 
         Args:
             exchange_ns: The exchange's time, where the ingestor knows it.
@@ -148,7 +148,7 @@ class RealtimeJobs:
         job = self.registry.current_job(dispatch_id)
         if job is None:
             return None
-        if job.must_stop:  # it has not begun, so there is nothing to wait for
+        if job.must_stop:  # it has not started, so there is nothing to wait for
             changes = Changes()
             self.lose(dispatch_id, "it was stopped", changes)
             self._context.store.commit(changes)

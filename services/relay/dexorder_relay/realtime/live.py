@@ -158,7 +158,7 @@ class LiveHub:
 
     @contextmanager
     def open(self, interest: Interest) -> Iterator[LiveStream]:
-        """Yield a stream, which begins with the states of all its instruments."""
+        """Yield a stream, which starts with the states of all its instruments."""
         stream = LiveStream(interest, LiveQueue(interest.policy, self._max_items))
         stream.states = {ticker: self.state(ticker) for ticker in sorted(interest.tickers)}
         for ticker in interest.tickers:

@@ -58,7 +58,7 @@ class Signals:
             event.set()
 
     def listened(self, prefix: str) -> list[str]:
-        """Return the topics that begin with ``prefix`` and have a listener."""
+        """Return the topics that start with ``prefix`` and have a listener."""
         keys = (key.removeprefix("topic:") for key in self._listeners if key.startswith("topic:"))
         return [key for key in keys if key.startswith(prefix)]
 

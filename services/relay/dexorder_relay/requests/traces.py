@@ -1,7 +1,7 @@
 """Spans of history requests at the relay; docs/tracing.md has the whole tree.
 
 A request may outlive many processes of the relay. So its span is recorded at its end, from what the database has of it,
-under an id that every process computes (`LiveRequest.span`); the work for it goes below that id from the beginning.
+under an id that every process computes (`LiveRequest.span`); the work for it goes below that id from the start.
 """
 
 from __future__ import annotations

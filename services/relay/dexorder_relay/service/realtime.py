@@ -152,7 +152,7 @@ class RealtimeReports:
     engine: RelayEngine
 
     async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, _: object) -> ipb.ResumeRealtimeResponse:
-        """Return where a dispatch begins."""
+        """Return where a dispatch starts."""
         exchange_ns = min(request.exchange_time_ns, MAX_TIME_NS) if request.HasField("exchange_time_ns") else None
         resumption = self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME], exchange_ns)
         return messages.encode_resumption(resumption)

@@ -21,7 +21,7 @@ def cover(
 
     A period is empty only if every page says so: where one has counted a row, the table has it. Provisional ranges in
     which candles turned up are kept as found until they are announced. A dataset that is not covered is taken
-    anew by every request.
+    again by every request.
     """
     if not series.dataset.is_covered:
         return

@@ -1,7 +1,7 @@
 """State machine of a job and its dispatches. Pure.
 
 A job is a part of a series' history that at least one request waits for. It is fetched by one dispatch after the other,
-each with an id of its own; at most one is current. What arrives under another id is fenced: it changes nothing, except
+each with its own id; at most one is current. What arrives under another id is fenced: it changes nothing, except
 that pages the pipeline has committed become coverage whoever fetched them.
 
 ===========  ===========  ====================================================  ============================

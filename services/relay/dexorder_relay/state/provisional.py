@@ -102,7 +102,7 @@ class ProvisionalRanges:
         return self._replace(series, list(cuts), kept)
 
     def queried(self, series: Series, span: TimeRange, *, asked_ns: int, now_ns: int, answered: bool) -> AbsenceChange:
-        """Count a query of ``span`` that began at ``asked_ns``, for the ranges that were due then."""
+        """Count a query of ``span`` that started at ``asked_ns``, for the ranges that were due then."""
         touched = [each for each in self._overlapping(series, span) if each.due_ns <= asked_ns]
         after = []
         for each in touched:

@@ -15,7 +15,7 @@ STOPPING   current    the ingestor has stopped, or its lease has expired     WAI
                                                                              subscriptions
 =========  =========  =====================================================  ==============================
 
-A series' position is the time up to which Kafka has it. The next dispatch begins there, so a position is never later
+A series' position is the time up to which Kafka has it. The next dispatch starts there, so a position is never later
 than what Kafka has acknowledged; an earlier one only repeats data.
 """
 
@@ -50,7 +50,7 @@ class SeriesPosition:
     """Position up to which a series is settled.
 
     Attributes:
-        from_ns: Where it begins: what is before was not asked of realtime.
+        from_ns: Where it starts: what is before was not asked of realtime.
         next_ns: Kafka has [from_ns, next_ns), except for what was lost for good or is fetched as history.
         last_trade_id: Id of the last trade before ``next_ns``; empty for candles, or if it is not known.
         count: Trades or candles reported since the relay's start.
@@ -87,7 +87,7 @@ class RealtimeJob:
     Attributes:
         subscriptions: By id, oldest first; empty only while the last dispatch stops.
         positions: By period of a wanted series, 0 for trades.
-        sent: What the current dispatch was told to produce; None without one, and if it has begun too late for a
+        sent: What the current dispatch was told to produce; None without one, and if it has started too late for a
             subscription. Its reports count for nothing then.
         dispatches: Number of dispatches so far.
         error: Reason for which the last dispatch ended early.
@@ -148,8 +148,8 @@ class RealtimeJob:
     def add(self, started: StartedSubscription) -> list[tuple[int, TimeRange]]:
         """Add a subscription; return by period the ranges of candles that must be fetched as history for it.
 
-        Trades are wanted from its beginning on: if the job has begun later, its next dispatch begins there. Candles
-        begin with the first one that opens after the subscription was accepted, as all of its trades are seen; history
+        Trades are wanted from its start on: if the job has started later, its next dispatch starts there. Candles
+        start with the first one that opens after the subscription was accepted, as all of its trades are seen; history
         fetches those before.
         """
         self.subscriptions[started.subscription.subscription_id] = started
@@ -223,7 +223,7 @@ class RealtimeJob:
         self.end_dispatch()
 
     def begin_by(self, exchange_ns: int) -> bool:
-        """Have each series of which nothing is settled begin by the exchange's time; return whether one has changed."""
+        """Have each series of which nothing is settled start by the exchange's time; return whether one has changed."""
         changed = False
         for period, position in self.positions.items():
             first_ns = ceil_to_grid(exchange_ns, period)
@@ -233,7 +233,7 @@ class RealtimeJob:
         return changed
 
     def resumption(self) -> Resumption:
-        """Return where the current dispatch begins."""
+        """Return where the current dispatch starts."""
         trades = self.positions.get(TRADES_PERIOD)
         candles = {period: each.next_ns for period, each in self.positions.items() if period != TRADES_PERIOD}
         start_ns = trades.next_ns if trades else min(candles.values())

@@ -77,7 +77,7 @@ class LiveRequest:
 
     @property
     def span(self) -> TraceContext | None:
-        """Context of the request's own span, which begins at the submission and is recorded at the end.
+        """Context of the request's own span, which starts at the submission and is recorded at the end.
 
         Any process of the relay can name it, so it is the parent of all work for the request.
         """

@@ -139,7 +139,7 @@ def edit(
 ) -> RegisteredTrigger | None:
     """Store another text and other parameters of a trigger; None if it is not as ``known`` any more.
 
-    With ``reset`` it is registered again: the pipeline begins without its state.
+    With ``reset`` it is registered again: the pipeline starts without its state.
     """
     found = find(connection, known.trigger.trigger_id)
     if found is None or found != replace(

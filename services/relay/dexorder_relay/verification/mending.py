@@ -109,7 +109,7 @@ class Look(NamedTuple):
     """Wrong rows of a series before anything is changed.
 
     Attributes:
-        windows: Ranges that contain every wrong row; each is mended by a commit of its own.
+        windows: Ranges that contain every wrong row; each is mended by its own commit.
         unsure: Periods that must be fetched again, as their copies differ.
         condemned: Rows of these periods, and rows in verified-empty ranges.
     """

@@ -75,7 +75,7 @@ class NewestLooks:
                 yield series, look
 
     def remove(self, series: Series) -> None:
-        """Note that a look begins."""
+        """Note that a look starts."""
         del self._waiting[series]
 
 

@@ -148,7 +148,7 @@ class ValueVerifier:
         todo, left = subtract(check.claimed, merge(suspect)), MAX_FETCHES
         ladder = cell_ladder(check.series.period_seconds, offer.period_seconds, offer.call_candles)
         if check.is_second_look:
-            ladder = ladder[:1]  # absences begin and end within cells
+            ladder = ladder[:1]  # absences start and end within cells
             whole = [TimeRange(floor_to_grid(span.start_ns, s), ceil_to_grid(span.end_ns, s)) for s in ladder]
             todo = [part for each in whole for part in self._state.claims(check.series, each)[0]]
         elif ladder and count_periods(span, ladder[-1]) <= offer.call_candles:

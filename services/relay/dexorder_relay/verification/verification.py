@@ -46,7 +46,7 @@ class VerificationState:
         waiting: The request that the verification waits for.
         values: Comparison of the values with the exchange, if it was requested.
         after_repair: The same for what a repair has fetched again.
-        repair: The repair, if it was requested and has begun.
+        repair: The repair, if it was requested and has started.
     """
 
     series: Series

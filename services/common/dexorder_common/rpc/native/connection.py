@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the session, unless there are too many or TLS has not agreed on HTTP/2."""
+        """Start the session, unless there are too many or TLS has not agreed on HTTP/2."""
         self._transport = transport
         self.peer, self.auth = peer_of(transport), auth_of(transport)
         if not self._host.joined(self) or (self._is_tls and not speaks_http2(transport)):

@@ -40,7 +40,7 @@ class WebhookProvider:
 
     Attributes:
         body: Writes a message as the JSON to post.
-        reasons: Reasons of permanent refusals by status, or by the beginning of the answer's text.
+        reasons: Reasons of permanent refusals by status, or by the start of the answer's text.
         query: Parameters added to the URL.
     """
 

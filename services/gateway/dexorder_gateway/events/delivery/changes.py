@@ -24,7 +24,7 @@ class QueuedRow(NamedTuple):
         attempts: Attempts so far, over all channels; the number of the last attempt.
         failures: Attempts at the present channel that ended in `Later`.
         due_ns: Wall clock: nothing happens before, except on a session, an ack or a result; `NEVER` to wait for one of
-            these. During a call, the time at which it began: after a restart the channel is tried again.
+            these. During a call, the time at which it started: after a restart the channel is tried again.
         waits_for_ack: The event was shown to a session; its ack is due at ``due_ns``.
         refused: Channels that refused permanently, each with its reason.
         sequence: Position in the log of the user's sessions, once it has one.

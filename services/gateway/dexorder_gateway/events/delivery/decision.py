@@ -87,7 +87,7 @@ class Decision:
         self.end_attempt(pending, pending.attempts, channel, started_ns, outcome)
 
     def begin_call(self, user_id: str, channel: Channel, contacts: Contacts, *, alone: bool) -> ProviderCall:
-        """Begin a call without members yet. Other events of the user may join unless it is ``alone``."""
+        """Start a call without members yet. Other events of the user may join unless it is ``alone``."""
         call = ProviderCall(user_id, channel, contacts, self.now_ns, [])
         if alone:
             self.calls.append(call)

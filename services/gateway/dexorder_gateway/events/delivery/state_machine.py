@@ -84,7 +84,7 @@ class StateMachine:
         decision.touched.pop(pending, None)
 
     def pause(self, channel: Channel, contacts: Contacts, until_ns: int) -> None:
-        """Begin no call of a provider before this time; a longer pause that was asked for earlier holds."""
+        """Start no call of a provider before this time; a longer pause that was asked for earlier holds."""
         provider = self._limits.of(channel, contacts)
         provider.blocked_until_ns = max(provider.blocked_until_ns, until_ns)
         self._timers.set(provider, provider.blocked_until_ns)
@@ -213,7 +213,7 @@ class StateMachine:
     def _try_provider(
         self, pending: PendingEvent, preference: Preference, contacts: Contacts, decision: Decision
     ) -> bool:
-        """Begin or join a call, or wait for the provider; return False where the channel can't be used now."""
+        """Start or join a call, or wait for the provider; return False where the channel can't be used now."""
         user_id, channel, now_ns = pending.event.user_id, preference.channel, decision.now_ns
         availability = self._policy.availability(pending, preference, contacts, now_ns)
         if availability.refusal:

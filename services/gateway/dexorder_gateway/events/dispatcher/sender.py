@@ -43,7 +43,7 @@ class ChannelSender:
         self._group = asyncio.TaskGroup()
 
     def send(self, requests: Sequence[SendRequest]) -> None:
-        """Begin these calls."""
+        """Start these calls."""
         for request in requests:
             adapter = self._adapters.get(request.channel)
             if adapter is None:

@@ -65,7 +65,7 @@ class AgreedFeed:
         silence_ns: int = 5 * SECOND_NS,
         provisional: Iterable[ProvisionalSpan] = (),
     ) -> None:
-        """Begin with the trades from ``begin_ns`` on.
+        """Start with the trades from ``begin_ns`` on.
 
         Args:
             poll_ns: Time between two queries.

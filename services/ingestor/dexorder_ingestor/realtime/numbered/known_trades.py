@@ -49,12 +49,12 @@ class KnownTrades:
         return any(trade.number in self._trades for trade in trades)
 
     def clear(self) -> None:
-        """Forget everything, as numbers begin again."""
+        """Forget everything, as numbers start again."""
         self._trades.clear()
         self._corrections.clear()
 
     def oldest_to_show(self, link: int) -> Trade | None:
-        """Return the trade with which the answer about those behind ``link`` should begin; None without any."""
+        """Return the trade with which the answer about those behind ``link`` should start; None without any."""
         last, found = self._trades.get(link), None
         for back in range(self._max_back):
             trade = self._trades.get(link - back)

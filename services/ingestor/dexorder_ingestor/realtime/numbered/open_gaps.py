@@ -52,7 +52,7 @@ class OpenGap(NamedTuple):
     def has(self, trade: Trade) -> bool:
         """Return whether a trade closes a part of it.
 
-        After numbers have begun again only the time tells to which sequence a number belongs.
+        After numbers have started again only the time tells to which sequence a number belongs.
         """
         if not self.first <= trade.number <= self.last:
             return False
@@ -124,7 +124,7 @@ def _without(gap: OpenGap, trade: Trade) -> Sequence[OpenGap]:
 
 
 def seam(last_number: int, last_ns: int, first: Trade, since_ns: int) -> list[OpenGap]:
-    """Return the gaps where numbers begin again: behind the last old one, and before the first new one."""
+    """Return the gaps where numbers start again: behind the last old one, and before the first new one."""
     span = TimeRange(last_ns, max(first.time_ns, last_ns) + 1)
     reason = ProvisionalReason.IDS_BEGAN_AGAIN
     gaps = [OpenGap(last_number + 1, _LAST_NUMBER, span, reason, since_ns)]

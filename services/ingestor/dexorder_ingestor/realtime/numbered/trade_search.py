@@ -1,4 +1,4 @@
-"""Searches of a market's trades: for the one before a time, and for the place where its numbers begin again. Pure."""
+"""Searches of a market's trades: for the one before a time, and for the place where its numbers start again. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Anchor:
     """
 
     def __init__(self, begin_ns: int, *, by_number: bool) -> None:
-        """Begin the search.
+        """Start the search.
 
         Args:
             by_number: Queries may name a number; otherwise only times.
@@ -53,7 +53,7 @@ class Anchor:
         self._queries += 1
         before = [trade for trade in trades if trade.time_ns < self._begin_ns]
         if before:
-            # by time: where numbers have begun again, the trades before have larger ones
+            # by time: where numbers have started again, the trades before have larger ones
             self.trade = max(before, key=lambda trade: (trade.time_ns, trade.number))
             self.first_number = self.trade.number + 1
             self.is_found = True
@@ -68,19 +68,19 @@ class Anchor:
 
 
 class Seam:
-    """Queries for the place where numbers begin again: `next_query`, then `add`, until `is_over`.
+    """Queries for the place where numbers start again: `next_query`, then `add`, until `is_over`.
 
     The newest trades have lower numbers than the last known one, in two answers; the trades since that one show where.
 
     Attributes:
         is_over: The search is over.
-        first: The first trade with a new number; None if numbers have not begun again.
+        first: The first trade with a new number; None if numbers have not started again.
         tail: Trades with old numbers behind the last known one.
         fresh: Trades with new numbers.
     """
 
     def __init__(self, number: int, time_ns: int) -> None:
-        """Begin behind the last known trade."""
+        """Start behind the last known trade."""
         self.is_over = False
         self.first: Trade | None = None
         self.tail: list[Trade] = []

@@ -29,7 +29,7 @@ class ComparisonLimits:
     """Limits of one venue. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, per_second: float, *, now_ns: int) -> None:
-        """Take the venue's rate of calls; there is none to begin with."""
+        """Take the venue's rate of calls; there is none to start with."""
         self.room = Room()
         self._ns_per_call = max(1.0, SECOND_NS / (SHARE * per_second))
         self._full_ns = now_ns + int(_BURST * self._ns_per_call)

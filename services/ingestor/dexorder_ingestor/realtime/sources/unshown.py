@@ -99,7 +99,7 @@ class UnshownTrades:
         self._forget(trade.trade_id for trade in trades)
 
     def clear(self) -> None:
-        """Leave out all, as the job ends or numbers begin again."""
+        """Leave out all, as the job ends or numbers start again."""
         self._leave_out(list(self._waiting))
         self._end_query()
 
