@@ -1,4 +1,4 @@
-"""Load on a suite in a mesh, and the account of each record and event: 0 lost, 0 doubled, 0 acks swallowed."""
+"""Load on a suite, in a mesh or not, and the account of each record and event: 0 lost, 0 doubled, 0 acks swallowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Self
+from pathlib import Path
+from typing import Protocol, Self
 
 import aiohttp
 import grpc
@@ -27,7 +28,6 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from tests.gateway_thread import GatewayUser
 from tests.integration.events.container import CRITICAL, event
 from tests.nightly.http_user import HttpUser
-from tests.nightly.meshed_suite import MeshedSuite
 from tests.nightly.numbered import BEHIND, CALL_SECONDS, Ledger, NoCommits, PixyWriter, Reader, is_going
 from tests.rig.kafka import create_topic
 from tests.rig.processes import until
@@ -39,6 +39,23 @@ BACK_SECONDS = 3.0
 KEY_PATIENCE_S = 20.0
 """Time for which a record is tried; the gateways wait 10 s for what another one has begun."""
 USER = "alice"
+
+
+class ReachedSuite(Protocol):
+    """A running suite, and where its ports are reached: through a mesh or directly."""
+
+    @property
+    def directory(self) -> Path:
+        """Return the folder of its state."""
+
+    def reached(self, port: str) -> str:
+        """Return where calls to a port go."""
+
+    def address(self, part: str) -> str:
+        """Return host:port of a part."""
+
+    def logs(self) -> str:
+        """Return the end of the parts' logs."""
 
 
 class MeshWriter(PixyWriter):
@@ -81,7 +98,7 @@ class MeshWriter(PixyWriter):
 class Records(ExitStack):
     """Numbered records through both gateways, and consumers that ack them, over gRPC and HTTP; a context manager."""
 
-    def __init__(self, suite: MeshedSuite) -> None:
+    def __init__(self, suite: ReachedSuite) -> None:
         super().__init__()
         self.ledger = Ledger()
         self._suite = suite
@@ -141,7 +158,7 @@ class Events:
         ends: The ends of each event that its publisher was told.
     """
 
-    def __init__(self, suite: MeshedSuite) -> None:
+    def __init__(self, suite: ReachedSuite) -> None:
         self.heard: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
         self.sent: list[str] = []

@@ -93,12 +93,14 @@ def run_outage(
 
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_KAFKA_SECONDS", "60"))
+ROUNDS = int(os.environ.get("DEXORDER_SOAK_KAFKA_ROUNDS", "2"))
+"""Outages of each kind."""
 CANDLES = 100_000
 WARM_UP_BACKFILLS, STEADY_SECONDS = 4, 15.0
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(2 * SECONDS + 1_500)
+@pytest.mark.timeout(2 * ROUNDS * SECONDS + 1_500)
 def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> None:
     kafka = ControlledKafka(tmp_path / "kafka")
     options = ("--kafka", kafka.broker.bootstrap)
@@ -113,10 +115,12 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
                         600,
                         suite.logs,
                     )
-                seen = {
-                    mode: run_outage(suite, backfills, stop=stop, start=start, seconds=SECONDS)
-                    for mode, (stop, start) in kafka.modes.items()
-                }
+                seen = {}
+                for number in range(1, ROUNDS + 1):
+                    for mode, (stop, start) in kafka.modes.items():
+                        each = run_outage(suite, backfills, stop=stop, start=start, seconds=SECONDS)
+                        seen[f"{mode} {number}"] = each
+                        print(f"{mode} {number}: {each}", flush=True)
             rows = backfills.assert_all_ended_well(listener.statuses)
         print_campaign(
             f"Kafka stopped for {SECONDS:.0f} s: {len(backfills.sent)} backfills, {rows:,} rows, 0 lost, 0 doubled",

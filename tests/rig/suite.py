@@ -35,7 +35,7 @@ from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as pb
 from tests.paths import ROOT
 from tests.rig.processes import free_block, metric_at, until
 
-READY_SECONDS = 180
+READY_SECONDS = 300
 
 _READY = re.compile(r"\] (all parts are ready|ready: )")
 
