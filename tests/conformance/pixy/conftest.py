@@ -11,6 +11,24 @@ from typing import Any
 import pytest
 
 from tests.gateway_process import GatewayProcess, StartProcess
+from tests.gateway_thread import GatewayThread
+from tests.unit.services.common.rpc.native import NEEDS_MODULE
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module with ``BOTH_TRANSPORTS`` once on each, where they use the shared gateway."""
+    if getattr(metafunc.module, "BOTH_TRANSPORTS", False) and "shared_gateway" in metafunc.fixturenames:
+        native = pytest.param("native", marks=NEEDS_MODULE)
+        metafunc.parametrize("shared_gateway", ["grpcio", native], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def shared_gateway(kafka: str, request: pytest.FixtureRequest) -> Iterator[GatewayThread]:
+    """Run one gateway for all tests of a module."""
+    given = {"transport": request.param} if hasattr(request, "param") else {}
+    started = GatewayThread(kafka=kafka, drain_seconds=0.0, long_polling_timeout_ms=500, **given).wait_ready()
+    yield started
+    started.stop()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import Filled, GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, refusal
 from tests.rig.processes import until
 
+BOTH_TRANSPORTS = True
 pytestmark = pytest.mark.kafka
 
 

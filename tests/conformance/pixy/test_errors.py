@@ -13,6 +13,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures import needs_missing_topics
 from tests.gateway_thread import GatewayThread, MakeTopic, Write, numbers, refusal
 
+BOTH_TRANSPORTS = True
 pytestmark = pytest.mark.kafka
 REQUESTS = {
     method.name: getattr(pb, method.input_type.name) for method in pb.DESCRIPTOR.services_by_name["KafkaPixy"].methods

@@ -1,4 +1,4 @@
-"""gRPC's interop cases and the ends of calls, by grpcio's client. A go client has the same in tests/conformance."""
+"""gRPC's interop cases and the ends of calls, by grpcio's client; tests/nightly/test_go_interop.py has grpc-go's."""
 
 from __future__ import annotations
 
