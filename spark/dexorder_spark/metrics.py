@@ -21,7 +21,7 @@ _UDF_COUNTERS = {
 }
 _UDF_GAUGES = {
     "rows": "Rows in its table.",
-    "lag": "Records of its topic that are not read.",
+    "lag": "Records of its topic whose output is not complete.",
 }
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -108,6 +108,13 @@ class UdfStage:
         self._committed_s = 0.0
         self.status = UdfStatus(definition.name, UdfState.STARTING, generation=generation)
         """For other threads: it is replaced, never changed."""
+        self.done: Mapping[int, int] | None = None
+        """Place in the topic, by partition, before which all output is complete; likewise. None before the start."""
+
+    @property
+    def source(self) -> str:
+        """Address of the topic."""
+        return self._reader.source
 
     def run(self) -> None:
         """Run until ``stop`` is set, or until the UDF fails for good, which its status says."""
@@ -187,6 +194,7 @@ class UdfStage:
             raise InvalidRequest(loaded.fault)
         known = replace(loaded.commit_state, offsets={}, epochs={}) if is_anew else loaded.commit_state
         is_new = self._reader.resume(known)
+        self.done = dict(self._reader.position)
         state = state.anew(self._since_generation) if is_anew else state
         self._rows = state.outputs
         if not is_new and loaded.state is not None:
@@ -210,6 +218,7 @@ class UdfStage:
                     rows = rows_of(outputs, state.outputs)
                     state = replace(state, outputs=state.outputs + len(rows), snapshot=snapshot)
             self._late += feed.late - late
+            self.done = dict(self._reader.position)
             loaded = self._loaded or loaded
             if rows or (uncommitted and time.monotonic() - self._committed_s >= self._commit_seconds):
                 loaded = self._commit(loaded, self._reader.after(loaded.commit_state), state, rows)

@@ -31,6 +31,7 @@ from dexorder_spark.records.relay_client import RelayClient
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.ticks import TRADES
+from dexorder_spark.udf.lags import TopicEnds
 from dexorder_spark.udf.lake import UdfLake
 from dexorder_spark.udf.programs import Declared, Wanted, spec_of, wanted
 from dexorder_spark.udf.reader import UdfReader
@@ -40,7 +41,8 @@ from dexorder_spark.udf.sinks import Sinks
 from dexorder_spark.udf.stage import UdfStage
 
 log = structlog.get_logger(__name__)
-SYNC_SECONDS = 1.0
+SYNC_SECONDS = 0.5
+"""With the time between two looks at a topic, what `Status` shows is known within a second."""
 _CALL_TIMEOUT_S = 3.0
 
 
@@ -59,9 +61,13 @@ class Running:
         """Return whether its thread runs."""
         return self.thread is not None and self.thread.is_alive()
 
-    def now(self) -> UdfStatus:
-        """Return its status."""
-        return self.stage.status if self.stage is not None else self.status
+    def now(self, ends: TopicEnds) -> UdfStatus:
+        """Return its status, with how far it is behind the topic now."""
+        if self.stage is None:
+            return self.status
+        status, done = self.stage.status, self.stage.done
+        lag = ends.lag(self.stage.source, done) if done is not None else None
+        return status if lag is None else replace(status, lag=lag)
 
 
 class UdfStages:
@@ -83,9 +89,11 @@ class UdfStages:
         self._stop = stop
         self._logs = LogBook()
         self._running: dict[str, Running] = {}
+        self._ends = TopicEnds()
 
     def run(self) -> None:
         """Follow the registry until ``stop`` is set; then stop all."""
+        threading.Thread(target=self._ends.run, args=(self._stop,), name="udf-lags", daemon=True).start()
         with open_sync_channel(self._settings.relay) as channel:
             stub = rpc.PipelineServiceStub(channel)
             try:
@@ -97,7 +105,7 @@ class UdfStages:
 
     def statuses(self) -> list[UdfStatus]:
         """Return the status of each UDF that runs, has failed, or has been stopped."""
-        return [each.now() for each in list(self._running.values())]
+        return [each.now(self._ends) for each in list(self._running.values())]
 
     def stop_all(self) -> None:
         """Stop all and wait for them, within the driver's time to stop."""

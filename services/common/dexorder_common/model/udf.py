@@ -189,7 +189,7 @@ class UdfStatus:
         rows: Rows in the table.
         fed: Points fed since the driver's start.
         late: Points since then that were not fed because they came after later ones.
-        lag: Records of the topic that are not read.
+        lag: Records of the topic whose output is not complete.
         generation: Number of the start that this is about; 0 for one of the file that no call has started.
     """
 

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.model.udf import TICKS, UdfDefinition, UdfInput, UdfRegistration, UdfState
+from dexorder_common.model.errors import SuiteError, Unavailable
+from dexorder_common.model.udf import TICKS, UdfCommand, UdfDefinition, UdfInput, UdfRegistration, UdfState
 from dexorder_common.rpc.udf_messages import decode_status
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.source.offsets import SourceState
+from dexorder_spark.udf import programs
+from dexorder_spark.udf.lags import TopicEnds
 from dexorder_spark.udf.programs import Declared
 from dexorder_spark.udf.stages import UdfStages
 from tests.fakes.pages import TICKER
@@ -27,11 +31,21 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def source() -> Iterator[RunningSource]:
+def topic() -> FakeSource:
     topic = FakeSource(partitions=1)
     for first in range(0, 20, 5):
-        value, headers = trades_record(trades_head(first, first + 5, page=first), map(trade, range(first, first + 5)))
-        topic.add(0, value, TICKER, headers)
+        send(topic, first)
+    return topic
+
+
+def send(topic: FakeSource, first: int) -> None:
+    """Send a record with five trades."""
+    value, headers = trades_record(trades_head(first, first + 5, page=first), map(trade, range(first, first + 5)))
+    topic.add(0, value, TICKER, headers)
+
+
+@pytest.fixture
+def source(topic: FakeSource) -> Iterator[RunningSource]:
     server = RunningSource(FakeSource(partitions=1), topics={"dexorder.ticks": topic})
     yield server
     server.stop()
@@ -105,3 +119,45 @@ def test_while_the_relay_is_away_they_go_on(tmp_path: Path, source: RunningSourc
     finally:
         stop.set()
         thread.join(30)
+
+
+def test_how_far_a_udf_is_behind_is_known_while_it_hangs_or_is_away(
+    tmp_path: Path, source: RunningSource, topic: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage looks at no topic then. A batch that is under way counts until its output is complete."""
+    monkeypatch.setattr(programs, "_CONNECT_SECONDS", 0.2)
+    hangs = definition("hang", name="hangs", timeout_seconds=3_600.0, answer_seconds=3_600.0)
+    away = definition(name="away", command=UdfCommand(socket=str(tmp_path / "nobody")))
+    relay = PipelineRelay()
+
+    def lags() -> dict[str, tuple[UdfState, int]]:
+        found = [decode_status(each) for each in relay.synced.statuses]
+        return {each.name: (each.state, each.lag) for each in found}
+
+    declared = {each.name: Declared(each, True) for each in (hangs, away)}
+    with stages(relay, source, CatalogSettings.local(tmp_path), declared):
+        wait_until(lambda: lags().get("hangs") == (UdfState.RUNNING, 4) and lags()["away"][1] == 4, 60)
+        send(topic, 20)
+        wait_until(lambda: {lag for _, lag in lags().values()} == {5}, 60)
+
+
+def test_a_source_that_does_not_answer_keeps_the_ends_that_are_known() -> None:
+    answers: list[SourceState | SuiteError] = [
+        Unavailable("away"),
+        SourceState({0: 0, 1: 0}, {0: 7, 1: 2}, {}),
+        Unavailable("away"),
+        SourceState({0: 0, 1: 0}, {0: 9, 1: 2}, {}),
+    ]
+
+    class Source:
+        def state(self) -> SourceState:
+            answer = answers.pop(0)
+            if isinstance(answer, SuiteError):
+                raise answer
+            return answer
+
+    ends, found = TopicEnds(lambda address: Source()), list[int | None]()
+    while answers:
+        found.append(ends.lag("a", {0: 4}))
+        ends.look()
+    assert [*found, ends.lag("a", {0: 4}), ends.lag("a", {0: 10, 1: 2})] == [None, None, 5, 5, 7, 0]

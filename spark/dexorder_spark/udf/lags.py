@@ -1,0 +1,55 @@
+"""Ends of the topics that UDFs read, looked at in a thread of their own: how far a UDF is behind is known at any time.
+
+A UDF that takes minutes for a batch, is being connected to, or is waited for looks at no topic itself, and a source
+that does not answer holds up nothing but this thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from dexorder_common.model.errors import Unavailable
+from dexorder_spark.source.client import SourceClient
+from dexorder_spark.source.offsets import SourceState
+
+log = structlog.get_logger(__name__)
+LOOK_SECONDS = 0.5
+
+
+class Source(Protocol):
+    """What is needed of `SourceClient`."""
+
+    def state(self) -> SourceState:
+        """Return the end of each partition."""
+
+
+class TopicEnds:
+    """Ends by address of the topic; any thread may ask, and asking begins the looks at a topic."""
+
+    def __init__(self, open_source: Callable[[str], Source] = SourceClient) -> None:
+        self._open_source = open_source
+        self._ends: dict[str, Mapping[int, int]] = {}
+        self._wanted: set[str] = set()
+
+    def lag(self, address: str, done: Mapping[int, int]) -> int | None:
+        """Return the number of records of a topic after a place; None while its ends are not known."""
+        self._wanted.add(address)
+        ends = self._ends.get(address)
+        return None if ends is None else sum(max(0, end - done.get(each, 0)) for each, end in ends.items())
+
+    def look(self) -> None:
+        """Look at all topics once; what does not answer keeps the ends that it had."""
+        for address in list(self._wanted):
+            try:
+                self._ends[address] = self._open_source(address).state().ends
+            except (Unavailable, NotImplementedError) as error:
+                log.debug("the end of a topic is not known", source=address, error=str(error))
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until ``stop``."""
+        while not stop.wait(LOOK_SECONDS):
+            self.look()
