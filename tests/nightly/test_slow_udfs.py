@@ -1,8 +1,8 @@
 """Functions of 10, 30 and 100 ms a point with a backlog: our SDK and Kapacitor's Python agent, under both hosts.
 
-The rule is about what is under way at once, which our host bounds by the pace of the function and not by the backlog;
-so 1,000 points, of which the slowest take ten times ``timeout_seconds``, meet it as well as more.
-DEXORDER_SLOW_UDF_POINTS=8000 takes an hour and a quarter.
+8,000 points wait. The first and the last of them take their time, so many that both parts are longer than the longest
+silence that a host accepts; those between take none, and what is under way grows before the function is slow again.
+DEXORDER_SLOW_UDF_SECONDS=800 makes all points slow and takes an hour and a quarter.
 
 Kapacitor's host and agent are built from its module, as `bench.udf` does; without Go or the module they are skipped.
 """
@@ -25,17 +25,28 @@ from dexorder_udf.points import Point
 from dexorder_udf.spec import UdfSpec
 from tests.paths import ROOT
 
-POINTS = int(os.environ.get("DEXORDER_SLOW_UDF_POINTS", "1000"))
+POINTS = 8_000
+SECONDS = float(os.environ.get("DEXORDER_SLOW_UDF_SECONDS", "25"))
+"""Time that the slow points of the beginning take, and those of the end."""
 TIMEOUT_S = float(os.environ.get("DEXORDER_SLOW_UDF_TIMEOUT_SECONDS", "10"))
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(POINTS * 0.15 + 300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(4 * SECONDS + 300)]
 
-KAPACITORS = """
+PAUSE = """
 import sys, time
+SLOW, POINTS = int(sys.argv.pop()), int(sys.argv.pop())
+MS = float(sys.argv.pop())
+
+def pause(left):
+    if left > POINTS - SLOW or left <= SLOW:
+        time.sleep(MS / 1_000)
+    return left - 1
+"""
+KAPACITORS = """
 from kapacitor.udf.agent import Agent, Handler
 from kapacitor.udf import udf_pb2
 
 class Slow(Handler):
-    def __init__(self, agent): self._agent = agent
+    def __init__(self, agent): self._agent, self._left = agent, POINTS
     def info(self):
         response = udf_pb2.Response()
         response.info.wants = response.info.provides = udf_pb2.STREAM
@@ -54,7 +65,7 @@ class Slow(Handler):
         return response
     def begin_batch(self, request): raise Exception("not supported")
     def point(self, point):
-        time.sleep(float(sys.argv[1]) / 1_000)
+        self._left = pause(self._left)
         response = udf_pb2.Response()
         response.point.CopyFrom(point)
         self._agent.write_response(response)
@@ -66,16 +77,15 @@ agent.start()
 agent.wait()
 """
 OURS = """
-import sys, time
 from dexorder.udf import SAME, Function, option, serve
 
 class Slow(Function):
     field, size, output = option(str, ""), option(int, 0), option(str, "")  # those of the host of bench
+    left = POINTS
     def point(self, point, state):
-        time.sleep(PAUSE)
+        self.left = pause(self.left)
         return SAME
 
-PAUSE = float(sys.argv.pop()) / 1_000
 serve(Slow)
 """
 
@@ -94,11 +104,16 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pa
     path = tmp_path / "slow.py"
     folders = [str(ROOT)]
     if request.param == "ours":
-        path.write_text(OURS)
+        path.write_text(PAUSE + OURS)
     else:
         folders.insert(0, str(request.getfixturevalue("kapacitor")))
-        path.write_text(KAPACITORS)
+        path.write_text(PAUSE + KAPACITORS)
     yield path, {"PYTHONPATH": ":".join(folders)}
+
+
+def numbers(pace_ms: int) -> list[str]:
+    """Return what the program takes: its pace, the number of points, and how many are slow at both ends."""
+    return [str(pace_ms), str(POINTS), str(min(round(SECONDS * 1_000 / pace_ms), POINTS))]
 
 
 @pytest.mark.parametrize("pace_ms", [10, 30, 100])
@@ -107,7 +122,7 @@ def test_our_host_gets_all_of_a_slow_function(program: tuple[Path, dict[str, str
     spec = UdfSpec(
         "slow",
         prog=sys.executable,
-        args=(str(path), str(pace_ms)),
+        args=(str(path), *numbers(pace_ms)),
         env=environment,
         timeout_seconds=TIMEOUT_S,
         max_restarts=0,
@@ -129,7 +144,7 @@ def test_kapacitors_host_gets_all_of_a_slow_function(
     program: tuple[Path, dict[str, str]], kapacitor: Path, pace_ms: int
 ) -> None:
     path, environment = program[0], {**os.environ, **program[1], "AS_OPTION": "output"}
-    command = [f"{kapacitor}/host", "stream", str(POINTS), sys.executable, str(path), str(pace_ms)]
+    command = [f"{kapacitor}/host", "stream", str(POINTS), sys.executable, str(path), *numbers(pace_ms)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2_000:]
     assert json.loads(done.stdout)["outputs"] == POINTS + 100  # it sends 100 lone ones behind
