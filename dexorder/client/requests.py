@@ -175,7 +175,7 @@ class AsyncRequests:
     ) -> Ended:
         """Follow a request until its notification. The last call of ``on_progress`` has the progress of the record.
 
-        Without ``on_progress`` the relay sends no progress, which costs it as much as the rest of the request.
+        Without ``on_progress`` the relay sends no progress, which takes a stream and several messages a request.
 
         Raises:
             WaitEnded: ``timeout`` seconds passed.
