@@ -217,6 +217,8 @@ class Events:
                         await socket.send_json({"authorize": {"token": self._token, "cursor": cursor}})
                         async for message in socket:
                             ((kind, value),) = json.loads(message.data).items()
+                            if kind == "error" and value["code"] == "UNAVAILABLE":
+                                break  # the gateway is stopping
                             assert kind in ("opened", "event"), message.data
                             if kind == "opened":
                                 cursor = cursor or value["cursor"]

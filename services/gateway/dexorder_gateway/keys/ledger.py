@@ -112,7 +112,7 @@ class KeyLedger:
             InvalidRequest: The key is too long.
             AlreadyExists: The key belongs to another record.
             Unavailable: Kafka does not take claims, or does not give them; the record is not written.
-            Uncertain: An earlier call may have written the record, and has not said so.
+            Uncertain: An earlier call may have written the record, and does not know it or has not said so.
             Exhausted: Too many calls wait.
         """
         digest = key.checked().digest()
@@ -132,8 +132,15 @@ class KeyLedger:
                         f"idempotency_key {key.text!r} belongs to another record of topic {key.topic!r}"
                     )
                 outcome = await self._outcome(decided, until_s)
-                if outcome.result is not Result.REFUSED:
-                    return _answered(outcome)
+                if outcome.result is Result.UNCERTAIN:
+                    raise Uncertain(
+                        "an earlier call with this idempotency_key may have written the record or not: "
+                        "Kafka did not answer it"
+                    )
+                if outcome.result is Result.PLACED:
+                    placed: Placing = asyncio.get_running_loop().create_future()
+                    placed.set_result((outcome.partition, outcome.offset))
+                    return placed
         finally:
             self._waiting -= 1
 
@@ -281,12 +288,3 @@ def _unusable(why: str) -> Unavailable:
 
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
-
-
-def _answered(outcome: Outcome) -> Placing:
-    answer: Placing = asyncio.get_running_loop().create_future()
-    if outcome.result is Result.PLACED:
-        answer.set_result((outcome.partition, outcome.offset))
-    else:
-        answer.set_exception(Uncertain("an earlier call with this idempotency_key may have written the record or not"))
-    return answer
