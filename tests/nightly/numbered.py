@@ -62,10 +62,14 @@ class NoCommits:
 
 @dataclass
 class Read:
-    """One read of a record; ``acked_s`` is the time at which its ack was answered with OK."""
+    """One read of a record; ``acked_s`` is the time at which its ack was answered with OK.
+
+    The record was sent at some time between ``since_s``, when it was asked for, and ``at_s``.
+    """
 
     gateway: GatewayUser
     place: Place
+    since_s: float
     at_s: float
     acked_s: float = math.inf
 
@@ -106,12 +110,12 @@ class Ledger:
             if number not in self.reads:
                 self._behind[partition] += 1
 
-    def read(self, number: int, answer: pb.ConsRs, gateway: GatewayUser) -> Read:
+    def read(self, number: int, answer: pb.ConsRs, gateway: GatewayUser, since_s: float) -> Read:
         """Record that a reader received the number."""
         with self._lock:
             if number in self.written and number not in self.reads:
                 self._behind[answer.partition] -= 1
-            read = Read(gateway, (answer.partition, answer.offset), time.monotonic())
+            read = Read(gateway, (answer.partition, answer.offset), since_s, time.monotonic())
             self.reads[number].append(read)
             self._places[number].add(read.place)
             self._count[gateway] += 1
@@ -163,7 +167,7 @@ class Ledger:
         seen = Repeats()
         for number, reads in self.reads.items():
             for index, again in enumerate(reads[1:], 1):
-                acked = [read for read in reads[:index] if read.acked_s < again.at_s]
+                acked = [read for read in reads[:index] if read.acked_s < again.since_s]
                 if not acked:
                     seen.unacked += 1
                 elif all(map(self._was_too_late, acked)):
@@ -201,6 +205,7 @@ class Reader(Loop):
         self._chance = seeded("order of acks")
 
     def step(self) -> None:
+        since_s = time.monotonic()
         try:
             answer = self._gateway.stub.ConsumeNAck(self._request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
@@ -210,7 +215,7 @@ class Reader(Loop):
             elif error.code() != grpc.StatusCode.NOT_FOUND:
                 self._ledger.unexpected[f"ConsumeNAck: {error.code()} {error.details()}"] += 1
             return
-        self._held.append((answer, self._ledger.read(int(answer.message), answer, self._gateway)))
+        self._held.append((answer, self._ledger.read(int(answer.message), answer, self._gateway, since_s)))
         if len(self._held) > self.HOLDS:
             self._ack_one()
 

@@ -237,7 +237,9 @@ class KeyLedger:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
         task.add_done_callback(retrieved)
-        call.decided.set_result(task)
+        placed = asyncio.shield(task)  # a caller that goes away does not keep the outcome from the others
+        placed.add_done_callback(retrieved)
+        call.decided.set_result(placed)
 
     async def _written(self, key: bytes, token: bytes, record: Placing) -> Placed:
         """Return the record's place once every gateway can know it."""

@@ -206,6 +206,20 @@ async def test_a_call_whose_gateway_was_killed_is_uncertain_and_never_written_ag
     assert kafka.records == []
 
 
+async def test_a_caller_that_goes_away_keeps_the_place_from_nobody() -> None:
+    kafka = Kafka()
+    first, second = Gateway(kafka), Gateway(kafka)
+    own = first.call("k")
+    await settled()
+    kafka.all_arrive()
+    first.read()
+    await settled()
+    own.cancel()
+    repeated = second.call("k")
+    await finish(kafka, first, second)
+    assert repeated.result() == (0, 0) and kafka.records == ["k"]
+
+
 async def test_a_call_that_kafka_does_not_answer_writes_nothing_also_later() -> None:
     kafka = Kafka()
     late, other = Gateway(kafka, wait_seconds=0.0), Gateway(kafka)
@@ -297,7 +311,7 @@ async def test_a_drain_ends_once_the_records_and_their_outcomes_are_written() ->
     assert repeated.result() == (0, 0)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 112])
 async def test_whatever_happens_a_key_has_one_record_and_each_answer_is_its_place(seed: int) -> None:
     """Calls of few keys at gateways that read late, die, are replaced, whose callers go away and whose records fail."""
     kafka = Kafka(seed)
