@@ -71,10 +71,11 @@ def test_the_rows_are_those_of_a_scan_whatever_was_written_and_deleted(
     table, limits = OHLC.load_or_create(catalog), [series_times.KEPT_FILE_ROWS, 3]
     for step in range(5):
         parts = []
-        for ticker in random.sample(TICKERS, 3):
+        for ticker in random.sample(TICKERS, 5):
             minutes = [random.choice([0, MONTH]) + random.randrange(20) for _ in range(6)]
             parts.append(pipeline.rows(minutes, ticker, period_seconds=random.choice([60, 300])))
-        table.append(pa.concat_tables(parts))
+        together = pa.concat_tables(parts)
+        table.append(together.take(random.sample(range(len(together)), len(together))))  # series alternate in a file
         if step == 2:
             table.delete(rows_in(Series(random.choice(TICKERS), 60), span(3, MONTH + 10)))
         there = table.scan().to_arrow()
