@@ -166,6 +166,7 @@ RESTARTED = RealtimeProfile(
     "numbers that begin again",
     FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
 )
+RESTARTED_KILLED = replace(RESTARTED, name="numbers that begin again, and kills", kills=3)
 DELISTED = RealtimeProfile(
     "a market that is delisted, and kills",
     FaultProfile(outages=1, outage_kinds=(K.DELISTED,), seconds=(60.0, 300.0)),

@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
-from tests.simulation.realtime_profiles import HOLD, HONEST, MENDED, PRODUCT, PROFILES, RARE
+from tests.simulation.realtime_profiles import HOLD, HONEST, MENDED, PRODUCT, PROFILES, RARE, RESTARTED_KILLED
 
 SEEDS = range(1, 5)
 _PARTS_THAT_DIE = PROFILES["no numbers, parts that die"]
-FOUND = ((5001, _PARTS_THAT_DIE), (6004, _PARTS_THAT_DIE), (5005, RARE), (6003, RARE), (5005, PRODUCT), (6009, PRODUCT))
-"""Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, and a market
-whose first trades REST lacked."""
+FOUND = (
+    *((5001, _PARTS_THAT_DIE), (6004, _PARTS_THAT_DIE), (5005, RARE), (6003, RARE), (5005, PRODUCT), (6009, PRODUCT)),
+    *((1, RESTARTED_KILLED), (5, RESTARTED_KILLED)),
+)
+"""Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
+whose first trades REST lacked, and dispatches that resumed after numbers had begun again."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:
@@ -35,6 +38,11 @@ def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:
 def test_every_promise_holds(profile: RealtimeProfile, seed: int) -> None:
     story = RealtimeStory(seed, profile)
     assert not story.play(), "\n".join(story.run.story)
+
+
+@pytest.mark.xfail(strict=True, reason="a dispatch that resumes as numbers begin again settles 17 s too early, once")
+def test_a_restart_of_numbers_beside_a_kill_claims_nothing_too_early() -> None:
+    assert not RealtimeStory(21, RESTARTED_KILLED).play()
 
 
 def test_one_seed_has_one_story() -> None:

@@ -98,6 +98,9 @@ class NumberedFeed:
         self._recorded = self._link = last_number
         self._last: Trade | None = None
         self._asked: tuple[int | None, Trade | None] = None, None
+        self._asked_seam: Seam | None = None
+        self._link_until_ns = begin_ns
+        """Latest time of the last recorded trade, as long as only its number is known."""
         self._sequence = NumberedTrades(None if last_number is None else last_number + 1, begin_ns)
         self._known = KnownTrades(series.page)
         self._back = min(BACK, series.page // 2)
@@ -213,7 +216,7 @@ class NumberedFeed:
 
     def query(self) -> TradeQuery:
         """Return the query that is due."""
-        self._asked = self._link, self._last
+        self._asked, self._asked_seam = (self._link, self._last), self._seam
         self._quiet.asked()
         if self._anchor is not None:
             return self._anchor.next_query()
@@ -236,6 +239,9 @@ class NumberedFeed:
         """
         if self._anchor is not None:
             return self._add_to_anchor(self._anchor, answer, now_ns)
+        if self._seam is not None and self._seam is not self._asked_seam:  # it was begun since: this says nothing of it
+            self.due_ns = now_ns
+            return []
         if self._seam is not None:
             return self._add_to_seam(self._seam, answer, now_ns)
         if self._side is not None:
@@ -286,14 +292,27 @@ class NumberedFeed:
         first, self._last = anchor.first_number, anchor.trade
         self._link = anchor.trade.number if anchor.trade else None
         self._known.add([anchor.trade] if anchor.trade else [])
+        if self._begin_again_behind(anchor.trade, answer.trades):
+            self._recorded = None
         if self._recorded is not None and first is not None and first > self._recorded + 1:
             first, self._last, self._link = self._recorded + 1, None, self._recorded
+            self._link_until_ns = answer.clock_ns  # numbers have begun again before it, perhaps after the start
         elif self._recorded is None and first and anchor.trade is None:  # only REST says that none is before it
             span = TimeRange(self._begin_ns, anchor.first_ns + 1)
             self.gaps.open(OpenGap(0, first - 1, span, ProvisionalReason.ONE_SOURCE, answer.clock_ns))
         self._sequence = NumberedTrades(first, self._begin_ns)
         kept, self._kept = self._kept, []
         return self._add(kept) if first is not None else []
+
+    def _begin_again_behind(self, last: Trade | None, trades: Sequence[Trade]) -> bool:
+        """Return whether numbers begin again between the trade before the start and the last recorded one.
+
+        The feed then goes on with the old numbers, and finds the place as if it had not been there before.
+        """
+        recorded = self._recorded
+        if last is None or recorded is None or last.number <= recorded:
+            return False
+        return any(trade.number <= recorded and trade.time_ns > last.time_ns for trade in trades)
 
     def _suspect_seam(self, now_ns: int) -> None:
         """Search for a place where numbers start again, unless that was done lately."""
@@ -402,7 +421,7 @@ class NumberedFeed:
             self._check_first(trades)
             return True
         found = next((trade for trade in trades if trade.number == link), None)
-        if found is None or (last is None and found.time_ns > self._begin_ns):
+        if found is None or (last is None and found.time_ns > self._link_until_ns):
             self._holes += 1
             if self._holes >= _HOLES:
                 self._suspect_seam(now_ns)

@@ -189,6 +189,23 @@ def test_a_gap_is_queried_after_a_moment_in_which_shuffled_messages_may_close_it
     assert feed.due_ns >= SECOND_NS
 
 
+def test_the_answer_to_a_query_before_a_search_for_numbers_that_begin_again_does_not_end_it() -> None:
+    """A dispatch resumes by an old number, to which REST has nothing any more; the same query is repeated meanwhile."""
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 99, now_ns=0)
+    new = [_trade(n, BEGIN_NS + SECOND_NS * n) for n in range(1, 4)]
+    tape, found = [_trade(99, BEGIN_NS - 1), _trade(100, BEGIN_NS + 1), *new], list[Trade]()
+    for step in range(12):
+        query = feed.query()
+        is_old = query.number is not None and query.number > 3
+        answer = TradeAnswer([] if is_old else [*tape], False, BEGIN_NS + 9 * SECOND_NS)
+        for _ in range(2):
+            with suppress(BadAnswer):
+                found += feed.answered(answer, now_ns=step * SECOND_NS)
+                break
+    assert feed.seam is not None and [t.number for t in feed.seam.fresh] == [1, 2, 3]
+    assert [t.number for t in feed.seam.tail] == [100] and found == []
+
+
 def test_numbers_that_all_answers_lack_are_skipped_and_told() -> None:
     feed = _begun(skip_answers=3)
     feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
