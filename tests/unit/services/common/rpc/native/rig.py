@@ -78,9 +78,8 @@ class Handlers:
         return b"%d" % sum([len(each) async for each in requests])
 
 
-@asynccontextmanager
-async def serving(handlers: Handlers, limits: Limits | None = None, stop_seconds: float = 0.0) -> AsyncIterator[str]:
-    """Run a server with the suite's policy; yield its address."""
+def server_of(handlers: Handlers, limits: Limits | None = None) -> NativeServer:
+    """Return a server with the suite's policy."""
     made: dict[str, Any] = {
         **{name: grpc.unary_unary_rpc_method_handler(getattr(handlers, name)) for name in ("echo", "wait", "status")},
         "many": grpc.unary_stream_rpc_method_handler(handlers.many),
@@ -90,6 +89,13 @@ async def serving(handlers: Handlers, limits: Limits | None = None, stop_seconds
     }
     server = NativeServer([PolicyInterceptor(CallMetrics(CollectorRegistry()))], limits or Limits())
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, made),))
+    return server
+
+
+@asynccontextmanager
+async def serving(handlers: Handlers, limits: Limits | None = None, stop_seconds: float = 0.0) -> AsyncIterator[str]:
+    """Run a server; yield its address."""
+    server = server_of(handlers, limits)
     port = server.bind("127.0.0.1:0", None)
     await server.start()
     try:

@@ -7,6 +7,7 @@ import gzip
 import random
 import tracemalloc
 from typing import Any
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
@@ -32,6 +33,7 @@ from tests.unit.services.common.rpc.native.rig import (
     call,
     connected,
     packed,
+    server_of,
     serving,
     until,
 )
@@ -74,6 +76,43 @@ async def test_a_reader_that_stalls_delays_nobody_and_holds_little() -> None:
             client.send(packed(RESET, 0, 1, CANCEL), packed(RESET, 0, 3, CANCEL), packed(RESET, 0, 5, CANCEL))
     finally:
         tracemalloc.stop()
+
+
+async def test_a_client_that_reads_its_socket_late_gets_all_answers() -> None:
+    """Its windows are wide, so the answers fill the socket; what it sends meanwhile is served later, none is lost."""
+    wide = b"\0\x04" + (2**31 - 1).to_bytes(4)
+    async with serving(Handlers()) as address, connected(address, wide) as client:
+        client.send(packed(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4)))
+        for stream in range(1, 41, 2):
+            client.send(call(stream, "many", b"10 100000 1"))
+        for stream in range(41, 1_041, 2):
+            client.send(call(stream, "echo", b"x" * 1_000))
+            if stream % 100 == 1:
+                await asyncio.sleep(0)  # the server reads, and fills its side
+        ended = set[int]()
+        while len(ended) < 520:
+            found = await client.frame()
+            assert found is not None
+            ended |= {found[2]} if found[0] in (DATA, HEADERS) and found[1] & END_STREAM else set()
+        assert ended == set(range(1, 1_041, 2))
+
+
+async def test_bytes_that_come_while_the_socket_is_full_are_kept() -> None:
+    """A loop may pass on what it has read before it was told to pause."""
+    written: list[bytes] = []
+    transport = MagicMock(**{"is_closing.return_value": False, "get_extra_info.return_value": None})
+    transport.write.side_effect = written.append
+    server = server_of(Handlers())
+    line = connection.Connection(server, asyncio.get_running_loop(), is_tls=False, is_unix=False)
+    line.connection_made(transport)
+    loop = asyncio.get_running_loop()
+    loop.call_soon(line.data_received, PREFACE + packed(SETTINGS, 0, 0))
+    loop.call_soon(line.pause_writing)
+    loop.call_soon(line.data_received, call(1, "echo", b"kept"))
+    loop.call_soon(line.resume_writing)
+    await asyncio.sleep(0.01)
+    assert b"kept" in b"".join(written)
+    line.connection_lost(None)
 
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
