@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,25 +23,31 @@ CHECKED = {"gateway": KAFKA_PIXY, "udsource": ""}
 MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")
 NOT_SERVING_SECONDS, SERVING_SECONDS, GROWTH_MIB = 5, 15, 200
 PATIENCE_SECONDS = 300
+NOTHING: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
 class OutageFigures:
-    """Figures of an outage: seconds, and MiB by which the parts' peaks exceed their memory before."""
+    """Figures of an outage: seconds, MiB by which the parts' peaks exceed their memory before, and these peaks.
+
+    The batch after an outage is a large one, for which Spark may start a worker of 300 MiB that it had ended. So memory
+    is judged from the second round on, by what exceeds the peaks of the first one: a leak grows again.
+    """
 
     not_serving: dict[str, float]
     serving: dict[str, float]
     again: float
     growth: dict[str, float]
+    peak: dict[str, float]
 
-    def beyond_limits(self) -> list[str]:
-        """Return every figure beyond its limit."""
+    def beyond_limits(self, *, memory: bool) -> list[str]:
+        """Return every figure beyond its limit; that of the memory only on demand."""
         return [
             f"{what} of {part}: {value:.1f}"
             for what, values, limit in (
                 ("seconds to NOT_SERVING", self.not_serving, NOT_SERVING_SECONDS),
                 ("seconds to SERVING", self.serving, SERVING_SECONDS),
-                ("MiB of growth", self.growth, GROWTH_MIB),
+                ("MiB of growth", self.growth if memory else {}, GROWTH_MIB),
             )
             for part, value in values.items()
             if value > limit
@@ -49,13 +55,20 @@ class OutageFigures:
 
 
 def run_outage(
-    suite: Suite, backfills: Backfills, *, stop: Callable[[], None], start: Callable[[], float], seconds: float
+    suite: Suite,
+    backfills: Backfills,
+    *,
+    stop: Callable[[], None],
+    start: Callable[[], float],
+    seconds: float,
+    floor: Mapping[str, float] = NOTHING,
 ) -> OutageFigures:
     """Run one outage of at least ``seconds``, and until the parts have noticed it.
 
     Args:
         backfills: In progress.
         start: Returns the monotonic second at which Kafka was available again.
+        floor: Memory in MiB that parts had earlier.
     """
     file = RelayFile(suite)
 
@@ -88,7 +101,8 @@ def run_outage(
         {part: health.first(part, False, stopped_s) for part in CHECKED},
         {part: health.first(part, True, back_s) for part in CHECKED},
         again_s,
-        memory.growth(),
+        memory.growth(floor),
+        memory.peak,
     )
 
 
@@ -115,12 +129,14 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
                         600,
                         suite.logs,
                     )
-                seen = {}
+                seen: dict[str, OutageFigures] = {}
+                floor: dict[str, float] = {}
                 for number in range(1, ROUNDS + 1):
                     for mode, (stop, start) in kafka.modes.items():
-                        each = run_outage(suite, backfills, stop=stop, start=start, seconds=SECONDS)
+                        each = run_outage(suite, backfills, stop=stop, start=start, seconds=SECONDS, floor=floor)
                         seen[f"{mode} {number}"] = each
                         print(f"{mode} {number}: {each}", flush=True)
+                        floor = {part: max(peak, floor.get(part, 0.0)) for part, peak in each.peak.items()}
             rows = backfills.assert_all_ended_well(listener.statuses)
         print_campaign(
             f"Kafka stopped for {SECONDS:.0f} s: {len(backfills.sent)} backfills, {rows:,} rows, 0 lost, 0 doubled",
@@ -132,7 +148,8 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
             since_s=started_s,
         )
     kafka.broker.stop()
-    assert not {mode: each.beyond_limits() for mode, each in seen.items() if each.beyond_limits()}
+    beyond = {mode: each.beyond_limits(memory=not mode.endswith(" 1")) for mode, each in seen.items()}
+    assert not any(beyond.values()), beyond
 
 
 def named(values: dict[str, float]) -> str:

@@ -163,8 +163,7 @@ class Memory(Loop):
     """Peaks of the resident memory of parts and their children, in MiB.
 
     Of processes with the same command the largest counts. These are workers, whose number has a limit of its own: Spark
-    starts as many as a batch has work for, and ends those that were idle for a minute, as in an outage. The batch after
-    it is a large one. So the sum of all grew by a worker, 300 MiB, in each outage in which one had ended before.
+    starts as many as a batch has work for, and ends those that were idle for a minute, as in an outage.
     """
 
     PAUSE_S = 0.5
@@ -176,9 +175,9 @@ class Memory(Loop):
         self.peak = dict(self.before)
         self._rose_s = dict.fromkeys(parts, time.monotonic())
 
-    def growth(self) -> dict[str, float]:
-        """Return by part the growth of its peak since the start."""
-        return {part: self.peak[part] - self.before[part] for part in self.pids}
+    def growth(self, floor: Mapping[str, float]) -> dict[str, float]:
+        """Return by part the growth of its peak since the start, or above what it had earlier."""
+        return {part: self.peak[part] - max(self.before[part], floor.get(part, 0.0)) for part in self.pids}
 
     def steady(self, part: str, seconds: float) -> bool:
         """Return whether the part's peak has risen by less than a twentieth at a time for a number of seconds."""
