@@ -18,7 +18,7 @@ from tests.rig.processes import until
 ANNOUNCED = 20
 """Notifications before the backup, after it, and after it was restored."""
 RESETS = 6
-"""Streams that a proxy resets after a notification."""
+"""Streams that a proxy resets after a notification, at most."""
 KILLS = 20
 CALLS_A_KILL, ANSWERED_BEFORE = 500, 20
 """Calls that the client is given before each kill, and how many are answered by then."""
