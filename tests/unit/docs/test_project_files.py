@@ -40,3 +40,11 @@ def test_links_and_the_container_of_the_project() -> None:
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     target = container["postCreateCommand"].removeprefix("make ")
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    paths = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = [int(path.name.partition("-")[0]) for path in paths]
+    assert len(numbers) > 70 and len(set(numbers)) == len(numbers)
+    titles = [path.read_text().partition(".")[0] for path in paths]
+    assert [each for each, number in zip(titles, numbers, strict=True) if each != f"# {number}"] == []
