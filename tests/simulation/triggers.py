@@ -336,7 +336,7 @@ class TriggersRun:
     def fired_by(self, trigger_id: str) -> list[str]:
         """Return the first column of each match of a trigger, in order."""
         sql = "SELECT message FROM trigger_events WHERE kind = 1 AND trigger_id = ? ORDER BY sequence"
-        return [str(_price_of(message)) for (message,) in self.relay.rows(sql, trigger_id)]
+        return [_first_column(message) for (message,) in self.relay.rows(sql, trigger_id)]
 
     def _judge(self) -> None:
         for context in self.run.loop.errors:
@@ -369,9 +369,9 @@ class TriggersRun:
             run.fail(f"{name} {how} for {wrong.price}, trade {place}, whichever changes it had then: {known}")
 
 
-def _price_of(message: bytes) -> float:
+def _first_column(message: bytes) -> str:
     """Return the first column of a firing."""
-    return float(str(decode_event(ingest_pb2.CEPTriggerEvent.FromString(message)).rows[-1][0]))
+    return str(decode_event(ingest_pb2.CEPTriggerEvent.FromString(message)).rows[-1][0])
 
 
 def _dispatch_of(ticker: str, *, is_issued: bool) -> str:

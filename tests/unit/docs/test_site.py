@@ -51,10 +51,10 @@ def test_the_page_of_python_has_every_public_name(build: ModuleType) -> None:
         assert f"::: {value.__module__}.{value.__qualname__}\n" in page, name
 
 
-def test_each_part_of_the_client_is_on_the_page_of_python(build: ModuleType) -> None:
+async def test_each_part_of_the_client_is_on_the_page_of_python(build: ModuleType) -> None:
     page = build.python_page()
-    client = AsyncClient("127.0.0.1:1")
-    parts = {name: value for name, value in vars(client).items() if not name.startswith("_")}
+    async with AsyncClient("127.0.0.1:1") as client:
+        parts = {name: value for name, value in vars(client).items() if not name.startswith("_")}
     assert len(parts) > 5
     for name, value in parts.items():
         assert f"::: {type(value).__module__}.{type(value).__qualname__}\n" in page, name
