@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from prometheus_client import CollectorRegistry
@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry
 from dexorder_common.metrics import CallMetrics
 from dexorder_common.rpc.native.framing import frame
 from dexorder_common.rpc.native.limits import Limits
-from dexorder_common.rpc.native.server import NativeServer
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor
+
+if TYPE_CHECKING:
+    from dexorder_common.rpc.native.server import NativeServer
 
 SERVICE = "test.Service"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -87,6 +89,8 @@ def server_of(handlers: Handlers, limits: Limits | None = None) -> NativeServer:
         "unread": grpc.stream_unary_rpc_method_handler(handlers.unread),
         "chat": grpc.stream_stream_rpc_method_handler(handlers.chat),
     }
+    from dexorder_common.rpc.native.server import NativeServer  # deferred: without the module its tests are skipped
+
     server = NativeServer([PolicyInterceptor(CallMetrics(CollectorRegistry()))], limits or Limits())
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, made),))
     return server

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import grpc
 import pytest
 
-from dexorder_common.rpc.native import connection, limits
+from dexorder_common.rpc.native import limits
 from dexorder_common.rpc.native.framing import frame
 from dexorder_common.rpc.native.limits import STREAM_WINDOW, Limits
 from tests.unit.services.common.rpc.native import NEEDS_MODULE
@@ -99,11 +99,13 @@ async def test_a_client_that_reads_its_socket_late_gets_all_answers() -> None:
 
 async def test_bytes_that_come_while_the_socket_is_full_are_kept() -> None:
     """A loop may pass on what it has read before it was told to pause."""
+    from dexorder_common.rpc.native.connection import Connection  # deferred as in `rig`
+
     written: list[bytes] = []
     transport = MagicMock(**{"is_closing.return_value": False, "get_extra_info.return_value": None})
     transport.write.side_effect = written.append
     server = server_of(Handlers())
-    line = connection.Connection(server, asyncio.get_running_loop(), is_tls=False, is_unix=False)
+    line = Connection(server, asyncio.get_running_loop(), is_tls=False, is_unix=False)
     line.connection_made(transport)
     loop = asyncio.get_running_loop()
     loop.call_soon(line.data_received, PREFACE + packed(SETTINGS, 0, 0))
@@ -311,7 +313,9 @@ async def attack(address: str, seeds: range, errors: list[object]) -> None:
 async def test_mutated_connections_harm_nobody(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No error of ours, no INTERNAL, calls of others go on, and nothing of the connections stays."""
     errors: list[object] = []
-    monkeypatch.setattr(connection.log, "error", lambda *found, **more: errors.append((found, more)))
+    monkeypatch.setattr(
+        "dexorder_common.rpc.native.connection.log.error", lambda *found, **more: errors.append((found, more))
+    )
     async with (
         serving(Handlers(), Limits(handshake_seconds=1.0)) as address,
         grpc.aio.insecure_channel(address) as good,
