@@ -16,7 +16,8 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,13 +80,9 @@ class Samples:
 
 
 def measure(plan: Plan, folder: Path) -> dict[int, Samples]:
-    """Return samples by batch size; each round measures every server, in alternating order."""
-    results: dict[int, Samples] = defaultdict(Samples)
+    """Return samples by batch size of udsource and the servers beside it."""
     with ExitStack() as stack:
-        broker = RunningKafka(folder)
-        stack.callback(broker.stop)
-        pixy_raw.make_topic(broker.bootstrap, TOPIC)
-        preload(broker.bootstrap, plan.total)
+        broker = prepared_broker(stack, plan, folder)
         sockets = {side: socket_in(folder / f"{number}") for number, side in enumerate((OURS, *AIMS))}
         servers = {
             OURS: source_processes.udsource(broker.bootstrap, TOPIC, sockets[OURS]),
@@ -94,33 +91,40 @@ def measure(plan: Plan, folder: Path) -> dict[int, Samples]:
             ),
             "grpcio's best": source_processes.best(sockets["grpcio's best"], PAYLOAD_BYTES),
         }
-        running = {side: stack.enter_context(server) for side, server in servers.items()}
-        client = stack.enter_context(source_processes.load())
-        for number in range(plan.rounds):
-            for batch in BATCHES:
-                for side in list(running)[:: 1 if number % 2 == 0 else -1]:
-                    turn(plan, client, results[batch], side, running[side], sockets[side], batch)
-    return results
+        return in_turns(stack, plan, servers, sockets)
 
 
 def measure_transports(plan: Plan, folder: Path) -> dict[int, Samples]:
     """Return samples of udsource on each transport, each with a group of its own."""
-    results: dict[int, Samples] = defaultdict(Samples)
     with ExitStack() as stack:
-        broker = RunningKafka(folder)
-        stack.callback(broker.stop)
-        pixy_raw.make_topic(broker.bootstrap, TOPIC)
-        preload(broker.bootstrap, plan.total)
+        broker = prepared_broker(stack, plan, folder)
         sockets = {side: socket_in(folder / side) for side in TRANSPORTS}
-        running = {
-            side: stack.enter_context(source_processes.udsource(broker.bootstrap, TOPIC, socket, side))
-            for side, socket in sockets.items()
+        servers = {
+            side: source_processes.udsource(broker.bootstrap, TOPIC, socket, side) for side, socket in sockets.items()
         }
-        client = stack.enter_context(source_processes.load())
-        for number in range(plan.rounds):
-            for batch in BATCHES:
-                for side in TRANSPORTS[:: 1 if number % 2 == 0 else -1]:
-                    turn(plan, client, results[batch], side, running[side], sockets[side], batch)
+        return in_turns(stack, plan, servers, sockets)
+
+
+def prepared_broker(stack: ExitStack, plan: Plan, folder: Path) -> RunningKafka:
+    """Return a broker that has the records of the plan, until the stack is closed."""
+    broker = RunningKafka(folder)
+    stack.callback(broker.stop)
+    pixy_raw.make_topic(broker.bootstrap, TOPIC)
+    preload(broker.bootstrap, plan.total)
+    return broker
+
+
+def in_turns(
+    stack: ExitStack, plan: Plan, servers: Mapping[str, AbstractContextManager[Server]], sockets: Mapping[str, Path]
+) -> dict[int, Samples]:
+    """Return samples by batch size; each round measures every server, in alternating order."""
+    results: dict[int, Samples] = defaultdict(Samples)
+    running = {side: stack.enter_context(server) for side, server in servers.items()}
+    client = stack.enter_context(source_processes.load())
+    for number in range(plan.rounds):
+        for batch in BATCHES:
+            for side in list(running)[:: 1 if number % 2 == 0 else -1]:
+                turn(plan, client, results[batch], side, running[side], sockets[side], batch)
     return results
 
 

@@ -1,4 +1,4 @@
-"""The demonstration's suite: ``dexorder up`` on free ports, as its own process."""
+"""The demonstration's suite: ``dexorder up`` on free ports, as a separate process."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def remember(venue: str, tickers: Iterable[str]) -> None:
 
 
 def complete_ticker(incomplete: str) -> list[str]:
-    """Return known tickers that start so."""
+    """Return known tickers that start with this text."""
     found = list[str]()
     with suppress(OSError, UnicodeDecodeError):
         for path in sorted(_folder().glob("*.txt")):

@@ -38,7 +38,7 @@ def choices(*names: str) -> Callable[[str], list[str]]:
 
 
 def complete_period(incomplete: str) -> list[str]:
-    """Return the names of periods that start so."""
+    """Return the names of periods that start with this text."""
     from dexorder_common.model.periods import PERIOD_SECONDS
 
     return [name for name in PERIOD_SECONDS if name.startswith(incomplete)]

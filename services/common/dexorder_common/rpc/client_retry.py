@@ -92,7 +92,7 @@ def is_failure(error: BaseException, *kinds: Failure) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Return whether one of our servers refuses a call for good; a proxy that forbids it may let it through later.
 
-    For a part, which tries for its own time; a user is told at once.
+    For a part, which repeats a call for as long as its settings say; a user is told at once.
     """
     if code_of(error) in _OF_POLICIES and not is_from_server(error):
         return False

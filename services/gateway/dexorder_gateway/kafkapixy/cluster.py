@@ -9,12 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from dexorder_common.kafka.client_errors import ConnectionErrors, error_text
 from dexorder_common.kafka.commits import Commit
+from dexorder_common.kafka.new_topics import create_topics
 from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.kafkapixy.admin import Admin
@@ -29,7 +30,6 @@ from dexorder_gateway.keys.topic import PARTITION, TopicReader, prepare
 
 log = structlog.get_logger(__name__)
 _QUERY_TIMEOUT_SECONDS = 3.0
-_CREATE_TIMEOUT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
 _SEARCH_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.35)
 """Pauses between the queries of one search for a topic."""
@@ -112,7 +112,9 @@ class Cluster:
         self._partitions = await self._list_topics()
         missing = _missing_topics(self.config.topics, self._partitions)
         if missing:
-            await _create_topics(self._admin, missing, replication=self.config.topic_replication)
+            replication = self.config.topic_replication
+            new = [NewTopic(t.name, num_partitions=t.partitions, replication_factor=replication) for t in missing]
+            await create_topics(self._admin, new)
             self._partitions = await self._list_topics()
             if still := _missing_topics(missing, self._partitions):
                 raise Unavailable(f"topic {still[0].name} does not exist yet")
@@ -299,18 +301,3 @@ class Clusters:
 
 def _missing_topics(wanted: Sequence[TopicSpec], existing: Mapping[str, int]) -> list[TopicSpec]:
     return [topic for topic in wanted if topic.name not in existing]
-
-
-async def _create_topics(admin: AdminClient, topics: Sequence[TopicSpec], *, replication: int) -> None:
-    """Create topics; one that exists by now is fine. After a KafkaException, some may have been created."""
-    created = admin.create_topics(
-        [NewTopic(t.name, num_partitions=t.partitions, replication_factor=replication) for t in topics],
-        operation_timeout=_CREATE_TIMEOUT_SECONDS,
-        request_timeout=_CREATE_TIMEOUT_SECONDS,
-    )
-    answers = await asyncio.gather(*(asyncio.wrap_future(f) for f in created.values()), return_exceptions=True)
-    for topic, answer in zip(topics, answers, strict=True):
-        if answer is None:
-            log.info("topic created", topic=topic.name, partitions=topic.partitions)
-        elif not isinstance(answer, KafkaException) or answer.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise answer

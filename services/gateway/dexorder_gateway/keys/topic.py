@@ -16,7 +16,6 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -31,6 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs e
 from confluent_kafka.cimpl import NewTopic
 
 from dexorder_common.kafka.client_errors import error_text
+from dexorder_common.kafka.new_topics import create_topics
 from dexorder_common.model.errors import Unavailable
 from dexorder_gateway.keys.claims import KEPT_MS
 from dexorder_gateway.keys.ledger import Read, Reader, Take
@@ -59,28 +59,13 @@ _QUERY_SECONDS = 10.0
 async def prepare(admin: AdminClient, topic: str, *, replication: int) -> None:
     """Make the topic, or give its settings to one that is there; raise Unavailable if that fails."""
     try:
-        made = await asyncio.to_thread(_make, admin, topic, replication)
+        existing = await asyncio.to_thread(admin.list_topics, timeout=_QUERY_SECONDS)
+        new = NewTopic(topic, num_partitions=1, replication_factor=replication, config=TOPIC_CONFIG)
+        made = topic not in existing.topics and await create_topics(admin, [new])
     except KafkaException as error:
         raise Unavailable(f"topic {topic!r}, for idempotency keys, can't be made: {error_text(error)}") from error
-    if made:
-        log.info("topic created", topic=topic, partitions=1)
-    else:
+    if not made:
         await _adopt(admin, topic)
-
-
-def _make(admin: AdminClient, topic: str, replication: int) -> bool:
-    """Return whether it was made by this call."""
-    if topic in admin.list_topics(timeout=_QUERY_SECONDS).topics:
-        return False
-    new = NewTopic(topic, num_partitions=1, replication_factor=replication, config=TOPIC_CONFIG)
-    created = admin.create_topics([new], operation_timeout=_QUERY_SECONDS, request_timeout=_QUERY_SECONDS)
-    try:
-        created[topic].result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-        return False
-    return True
 
 
 async def _adopt(admin: AdminClient, topic: str) -> None:

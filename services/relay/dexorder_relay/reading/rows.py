@@ -141,7 +141,7 @@ class TimeCounts:
     def windows(self, limit: int) -> list[TimeRange]:
         """Return ranges, ascending, that contain all rows, each with at most ``limit`` of them.
 
-        A bucket with more rows is its own range. Time between two ranges has no rows.
+        A bucket with more rows is a range by itself. Time between two ranges has no rows.
         """
         ranges, size, first = list[tuple[int, int]](), 0, 0
         buckets, counts = self._buckets.tolist(), self._counts.tolist()

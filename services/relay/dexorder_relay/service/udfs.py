@@ -28,7 +28,7 @@ class UdfRpcs:
     engine: RelayEngine
 
     async def StartUdf(self, request: pb.StartUdfRequest, _: object) -> pb.StartUdfResponse:
-        """Start a UDF; its own command needs an admin."""
+        """Start a UDF; only an admin may name a command that it runs."""
         caller, name, context = current_caller(), request.udf.name, self.engine.context
         context.store.check_space()
         context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())

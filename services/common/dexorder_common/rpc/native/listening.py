@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dexorder_common.config import split_address
+
 _BACKLOG = 1_024
 _ALPN = "h2"
 
@@ -23,9 +25,8 @@ def bound(address: str) -> list[socket.socket]:
     """
     if address.startswith("unix:"):
         return [_bound_unix(Path(address.removeprefix("unix:")))]
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    number, sockets = int(port), []
+    host, number = split_address(address)
+    sockets = list[socket.socket]()
     try:
         found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, place in dict.fromkeys((family, place[0]) for family, _, _, _, place in found):
