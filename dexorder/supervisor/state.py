@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder_common.config import state_folder
+from dexorder_common.storage.whole_file import replace_text
 
 SUITE_FILE = "suite.json"
 
@@ -146,9 +147,7 @@ def _entry(relay_port: int) -> Path:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(content, indent=2) + "\n")
-    fresh.replace(path)
+    replace_text(path, json.dumps(content, indent=2) + "\n")
 
 
 class Target(NamedTuple):

@@ -24,6 +24,7 @@ from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
 from dexorder.supervisor.state import EVENTS_FAST, EVENTS_GUARANTEED, GATEWAY, address_of
 from dexorder_common.model.user_events import Channel, Preference
+from dexorder_common.storage.whole_file import replace_text
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions import user_tokens
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
@@ -114,10 +115,8 @@ def _read_cursor(path: Path | None) -> pb.Cursor | None:
 def _write_cursor(path: Path | None, place: pb.Cursor) -> None:
     if path is None:
         return
-    fresh = path.with_name(path.name + ".new")
     try:
-        fresh.write_text(f"{place.epoch} {place.sequence}\n")
-        fresh.replace(path)
+        replace_text(path, f"{place.epoch} {place.sequence}\n")
     except OSError as error:
         raise DexorderError(f"--cursor {path} can't be written: {error.strerror}") from None
 

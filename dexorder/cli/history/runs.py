@@ -7,7 +7,6 @@ so the relay ignores a repeated submission.
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from dexorder_common.config import state_folder
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.storage.whole_file import replace_text
 
 KEPT_DAYS = 30
 """Recorded runs that nobody has continued for this long are deleted when another run is recorded."""
@@ -142,12 +142,7 @@ class RunStore:
             for old in path.parent.glob("*.json"):
                 if old.stat().st_mtime < time.time() - KEPT_DAYS * 86_400:
                     old.unlink(missing_ok=True)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        with fresh.open("w") as file:
-            json.dump(run.as_json(), file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        replace_text(path, json.dumps(run.as_json(), indent=2), synced=True)
 
     def load(self, run_id: str = "") -> Run:
         """Return the run with this id, or the last recorded one; RunUnknown if it is missing or can't be read."""

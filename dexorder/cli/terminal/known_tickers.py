@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from dexorder_common.storage.whole_file import replace_text
+
 MOST = 20_000
 """Tickers of an exchange that are stored."""
 SHOWN = 200
@@ -27,9 +29,7 @@ def remember(venue: str, tickers: Iterable[str]) -> None:
     path = _folder() / f"{venue}.txt"
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{venue}.{os.getpid()}")
-        fresh.write_text("\n".join(printable), encoding="utf-8")
-        fresh.replace(path)
+        replace_text(path, "\n".join(printable))
 
 
 def complete_ticker(incomplete: str) -> list[str]:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import structlog
 
+from dexorder_common.storage.whole_file import replace_text
+
 log = structlog.get_logger(__name__)
 
 END_MARKER = "U+005C__END__"
@@ -34,9 +36,7 @@ CONTRACT = {
 
 def write_server_info(path: Path) -> None:
     """Write the file atomically; call once the socket listens."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(CONTRACT) + END_MARKER)
-    fresh.replace(path)
+    replace_text(path, json.dumps(CONTRACT) + END_MARKER)
 
 
 def remove_server_info(path: Path) -> None:
