@@ -1,7 +1,7 @@
 """Access rights and quotas of callers. Pure. ``None`` as the caller means that identity is off.
 
 A request belongs to its client_id. For anyone else except admins it does not exist: a request of another client and one
-that never existed get the same NOT_FOUND, so that nobody learns which ids are taken.
+that never existed get the same NOT_FOUND, so that answers do not reveal which ids are taken.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T", HistoryRequest, Subscription, Trigger)
 
 
 def signed(caller: Caller | None, request: T) -> T:
-    """Return what the caller asks for with its own client_id; InvalidRequest if it names another client."""
+    """Return the request with the caller's own client_id; InvalidRequest if it names another client."""
     if caller is None:
         return request
     if request.client_id and request.client_id != caller.client_id:
@@ -106,7 +106,7 @@ def check_may_cancel(caller: Caller | None, request: HistoryRequest) -> None:
 
 
 def listed(caller: Caller | None, client_id: str) -> str:
-    """Return the client whose requests a list or a topic is about, empty for all; NotFound if it is another client."""
+    """Return the client that a list or a topic is restricted to, empty for all; NotFound if it is another client."""
     if caller is None or caller.role is Role.ADMIN:
         return client_id
     if client_id not in ("", caller.client_id):
@@ -132,7 +132,7 @@ class Limits:
 
 
 class CallerQuotas:
-    """Usage of each client against its limits. Without a caller nothing is limited."""
+    """Usage of each client against its limits. Calls without a caller are not limited."""
 
     def __init__(self, limits: Limits, on_refused: Callable[[str, str], None]) -> None:
         """Use ``limits`` for a caller without its own; call ``on_refused`` with client_id and quota at each refusal."""
@@ -170,7 +170,7 @@ class CallerQuotas:
         """Count the periods of requests that are accepted; neither their end nor a cancel gives them back.
 
         Args:
-            again: They fetch what is in the table already, for a refresh or a repair.
+            again: They fetch rows that are in the table already, for a refresh or a repair.
 
         Raises:
             Exhausted: They are more than is left of a day's; the error says when they are not.
@@ -200,8 +200,8 @@ class CallerQuotas:
         """Check that there is room for one more request, before it is accepted.
 
         Raises:
-            Exhausted: There is none; the message says what makes room.
-            InvalidRequest: The request is too long to be ever admitted.
+            Exhausted: A limit is reached; the message says how to make room.
+            InvalidRequest: The request is too long ever to be admitted.
         """
         if caller is None:
             return

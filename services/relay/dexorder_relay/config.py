@@ -106,7 +106,7 @@ class RelaySettings(ServiceSettings):
     """Live trades and candles kept for a client that does not read; then they are coalesced or dropped."""
 
     def limits(self) -> Limits:
-        """Return the quotas of a caller whose entry has none."""
+        """Return the quotas of a caller without quotas in its entry."""
         return Limits(**{each.name: getattr(self, f"quota_{each.name}") for each in fields(Limits)})
 
     @field_validator("recheck_after_seconds")

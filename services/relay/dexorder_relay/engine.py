@@ -63,7 +63,7 @@ class RelayEngine:
         catalog: CatalogSettings,
         tables: Catalog,
     ) -> None:
-        """Continue with what was read from the store."""
+        """Continue with the state that was read from the store."""
         settings, reader = context.settings, context.reader
         self.context, self.registry, self.udfs, self.catalog, self.tables = context, registry, udfs, catalog, tables
         for live in context.state.requests.values():

@@ -90,7 +90,7 @@ class RelayMetrics:
         self.commit_seconds.observe(seconds)
 
     def sample(self, state: HistoryState, registry: Registry, *, wall_ns: int, report_age_ns: int) -> None:
-        """Set the gauges from a state; those of an exchange that is no longer in it become 0."""
+        """Set the gauges from a state; gauges of an exchange that is no longer in it become 0."""
         loads, since_ns, provisional = state.leases.load(), waiting_since(state), state.provisional.counts()
         self._exchanges |= loads.keys() | provisional.keys()
         for exchange in self._exchanges:

@@ -1,8 +1,8 @@
 """Start and stop of the relay.
 
 Start: store, coverage, broker socket, engine, gRPC; then health is SERVING. Stop: health NOT_SERVING, streams end,
-running calls drain, engine and socket stop, the store writes what it was given and closes. Ingestors continue their
-jobs meanwhile.
+running calls drain, engine and socket stop, the store writes its queued changes and closes. Ingestors continue their
+jobs during a restart.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     try:
                         yield RunningRelay(server.address, broker.address, server.leave)
                     finally:
-                        context.signals.close()  # progress and notification streams have no end of their own
+                        context.signals.close()  # progress and notification streams never end by themselves
                 for task in work:
                     task.cancel()
 
@@ -121,7 +121,7 @@ async def _report_space(store: Store, server: RunningServer) -> None:
 def _open(catalog: CatalogSettings) -> Catalog:
     try:
         return catalog.load()
-    except Exception as error:  # each kind of catalog has errors of its own
+    except Exception as error:  # each kind of catalog raises different errors
         cause = (str(error) or type(error).__name__).splitlines()[0]
         raise Unavailable(
             f"catalog {catalog.name!r} can't be opened: {cause}; DEXORDER_CATALOG_URI names it"

@@ -1,4 +1,4 @@
-"""State of the relay at its start: the database, and what the tables have beyond it."""
+"""State of the relay at its start: the database, then newer retractions and claims in the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COVERAGE_MARGIN_NS = 24 * 3_600 * SECOND_NS
 
 
 def empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistoryState:
-    """Return the state of a relay that knows nothing yet, whose dispatches have these numbers."""
+    """Return the empty state of a relay that numbers its dispatches with ``numbers``."""
     leases = Leases(
         lease_ns=int(settings.lease_seconds * SECOND_NS),
         new_id=numbers.new_id,
@@ -46,9 +46,9 @@ def empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistorySta
 
 
 async def load(context: Context, registry: Registry, table: RetractionTable) -> int:
-    """Load the database, then apply retractions and claims that the tables have beyond it.
+    """Load the database, then apply retractions and claims that only the tables have.
 
-    Claims are read from shortly before the last load on, as the database has those before.
+    Claims are read starting shortly before the last load, because the database has all earlier ones.
 
     Returns:
         The largest number of a dispatch or of a retraction that the database or a table has.

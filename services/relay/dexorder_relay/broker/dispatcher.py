@@ -29,7 +29,9 @@ class IngestorSender(Protocol):
 
 
 class JobOwner(Protocol):
-    """Rules of the jobs of one kind. What must survive a restart is added to ``changes``; the dispatcher commits it."""
+    """Rules of the jobs of one kind. They add changes that must survive a restart to ``changes``; the dispatcher
+    commits them.
+    """
 
     def owns(self, job: int) -> bool:
         """Return whether it has this job."""
@@ -41,7 +43,7 @@ class JobOwner(Protocol):
         """Note that the dispatch was sent."""
 
     def unsent(self, assignment: Assignment, changes: Changes) -> None:
-        """Queue the job again, as its ingestor could not be reached; this is not a failure of the job."""
+        """Queue the job again after its ingestor could not be reached; this is not a failure of the job."""
 
     def complete(self, dispatch_id: str, changes: Changes) -> None:
         """Note that the ingestor has done everything for a current dispatch."""
@@ -50,13 +52,13 @@ class JobOwner(Protocol):
         """Take back a current dispatch that ended without a result."""
 
     def heard(self, dispatch_id: str, identity: bytes) -> None:
-        """Note who sent the heartbeat of a dispatch, whoever owns it."""
+        """Note which socket sent the heartbeat of a dispatch; the dispatch may belong to another owner."""
 
     def take_stops(self) -> list[tuple[bytes, str]]:
         """Return the dispatches to stop, with the sockets of their ingestors; each is returned once."""
 
     def ended(self) -> None:
-        """Look at what the end of dispatches has made possible."""
+        """Continue work that waited for the end of dispatches."""
 
 
 class JobDispatcher:
@@ -87,7 +89,7 @@ class JobDispatcher:
                     await self._send(sender, assignment, dispatch)
 
     async def _send_stops(self, sender: IngestorSender) -> None:
-        """Send what must stop; nothing extends its lease from now on. One that is lost is sent again at a heartbeat."""
+        """Send the stops that are due, and no longer extend their leases. A lost stop is sent again at a heartbeat."""
         for owner in self._owners:
             for identity, dispatch_id in owner.take_stops():
                 self._leases.stop(dispatch_id)
@@ -163,7 +165,7 @@ class JobDispatcher:
         return True
 
     def take_back_expired(self, *, now_ns: int, suspended: bool) -> None:
-        """Take back every dispatch whose lease has expired."""
+        """Take back every dispatch with an expired lease."""
         if suspended:  # this process did not run for a while, so heartbeats wait in the socket
             self._leases.renew_all(now_ns=now_ns)
         for dispatch_id in self._leases.expired(now_ns=now_ns):

@@ -1,7 +1,7 @@
 """ROUTER socket of the broker: decodes frames for the engine and sends dispatches.
 
 ``dexorder_common/messaging/frames.py`` has the frames of port 5567. Any other frame is dropped and counted, and the
-peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its frames arrive here.
+peer stays connected. With CURVE, a peer without an allowed key gets no connection and cannot send frames.
 Peers connect through a TCP proxy (``dexorder_common/messaging/zmq_tcp_proxy.py``): a peer that dies while it
 floods the socket could otherwise end the process, and one that sends a message without an end fill its memory.
 """

@@ -1,4 +1,4 @@
-"""What the relay looks at again and again: leases, requests without progress, requests that may end."""
+"""Periodic checks of the relay: leases, requests without progress, requests that may end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dexorder_relay.state.changes import Changes
 
 
 class Upkeep:
-    """Takes back dispatches whose lease is over, plans long requests on, and ends requests."""
+    """Takes back dispatches with expired leases, continues to plan long requests, and ends requests."""
 
     def __init__(self, context: Context, dispatcher: JobDispatcher, completion: Completion) -> None:
         self._context = context

@@ -52,7 +52,7 @@ class OhlcAnswers:
 
         Raises:
             Unavailable: The relay is stopping, or the table cannot be read now; the caller may repeat the request.
-            Exhausted: A quota of the caller is used up; nothing is stored.
+            Exhausted: A quota of the caller is used up; the request is not stored.
         """
         try:
             await self._submit(request, caller)
@@ -104,7 +104,7 @@ def _failed(request: HistoryRequest, error: str) -> Response:
 
 
 def candles_in_page(max_bytes: int) -> int:
-    """Return the number of candles that fit into a message, whatever their values."""
+    """Return the number of candles with the longest values that fit into a message."""
     return max(1, min(MAX_PAGE_CANDLES, (max_bytes - MAX_ENVELOPE_BYTES) // MAX_CANDLE_BYTES))
 
 

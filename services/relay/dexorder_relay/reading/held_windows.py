@@ -1,7 +1,8 @@
-"""Windows of tables that streams have read and not sent: few bytes for all streams together, whoever does not read.
+"""Windows of tables that streams have read and not sent, in a fixed number of bytes for all streams together.
 
-A stream that is not read waits in the middle of a window. If others need the memory, its window is dropped; when it is
-read on, it reads the window again, at the same snapshot. Messages share a budget, too: gRPC holds one for each stream.
+A stream with a slow client waits in the middle of a window. If others need the memory, its window is dropped; when the
+client reads again, the stream reads the window again, at the same snapshot. Messages share a budget, too: gRPC holds
+one for each stream.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class HeldWindows:
             self._drop(window)
 
     def hold(self, window: HeldWindow, table: pa.Table) -> None:
-        """Keep what a stream has read, and drop what others used longest ago if that is too much."""
+        """Keep the window of a stream, and drop the least recently used windows if the budget is exceeded."""
         self._drop(window)
         window.table = table
         self._used[id(window)] = window

@@ -1,7 +1,7 @@
 """Rows of the tables as messages of an Arrow IPC stream, for clients without access to the catalog.
 
 A table is read window by window, so that an answer of any length needs the memory of one window, and all streams
-together that of a few (`HeldWindows`).
+together the memory of a few (`HeldWindows`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RowStreams:
                 held.hold(window, await self._in_turn(partial(_whole, read)))
                 at, end = 0, window.table.num_rows if window.table is not None else 0
                 while at < end:
-                    if window.table is None:  # dropped while nobody read this stream
+                    if window.table is None:  # dropped while the client did not read
                         held.hold(window, await self._in_turn(partial(_whole, read)))
                     data, count = self._message(window, at)
                     at += count

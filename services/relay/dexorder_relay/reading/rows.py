@@ -35,7 +35,7 @@ def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
         yield
     except SuiteError:
         raise
-    except Exception as error:  # catalog, object store and file system raise errors of their own
+    except Exception as error:  # catalog, object store and file system raise different errors
         cause = (str(error) or type(error).__name__).splitlines()[0]
         raise Unavailable(
             f"{table.name} can't be {action}: {cause}; check that catalog and warehouse can be reached and that no "
@@ -46,7 +46,7 @@ def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SnapshotRows:
-    """Rows of a table at one snapshot; none if there is no table or snapshot.
+    """Rows of a table at one snapshot; empty without a table or snapshot.
 
     Each method raises Unavailable if the table's files can't be read.
     """
@@ -57,7 +57,7 @@ class SnapshotRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """Arrow schema of the table's columns; the declared one if there is no table."""
+        """Arrow schema of the table's columns; the declared one if the table does not exist."""
         return self.declared.arrow if self.table is None else self.table.schema().as_arrow()
 
     def _batches(self, wanted: BooleanExpression, *columns: str) -> Iterator[pa.RecordBatch]:
@@ -141,7 +141,7 @@ class TimeCounts:
     def windows(self, limit: int) -> list[TimeRange]:
         """Return ranges, ascending, that contain all rows, each with at most ``limit`` of them.
 
-        A bucket with more rows is a range by itself. Time between two ranges has no rows.
+        A bucket with more rows is a range by itself. No row lies between two ranges.
         """
         ranges, size, first = list[tuple[int, int]](), 0, 0
         buckets, counts = self._buckets.tolist(), self._counts.tolist()

@@ -1,7 +1,7 @@
 """Open times of series in a table of candles, from the key columns of its files.
 
-A file of a batch holds rows of many series whose requests end within seconds. Its key columns are decoded once for all
-of them and kept for ``KEEP_SECONDS``; a request after that reads the file again, as it may be lost meanwhile.
+A file of a batch holds rows of many series, and their requests end within seconds. Its key columns are decoded once for
+all of them and kept for ``KEEP_SECONDS``; a later request reads the file again because it may have been lost by then.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SeriesTimes:
     def read(self, table: Table, snapshot_id: int, series: Series, span: TimeRange) -> Times | None:
         """Return the open times of a series in ``span``, nanoseconds, in any order; None if rows may be deleted.
 
-        What the files' store raises is raised.
+        Errors of the files' store are raised unchanged.
         """
         files = self._index.at(table, snapshot_id).of(series, span)
         if files is None:

@@ -120,7 +120,7 @@ class Reading(NamedTuple):
     Attributes:
         span: The range that was compared. With a limit it ends after the last candle within the limit.
         missing: Ranges in it that coverage does not claim.
-        snapshot_id: Snapshot of the table; None if the table has none.
+        snapshot_id: Snapshot of the table; None for a table without snapshots.
     """
 
     span: TimeRange

@@ -139,7 +139,7 @@ class ControlChannel:
                 self._send(ingestor, control)
 
     def report(self, control_id: int, result: pb.ControlResult) -> None:
-        """Take the result of an instruction; one that nobody waits for changes nothing."""
+        """Take the result of an instruction; the result of an abandoned instruction is ignored."""
         for ingestor in self._connected.values():
             pending = ingestor.pending.get(control_id)
             if pending is not None and not pending.done():

@@ -73,7 +73,7 @@ class RealtimeJobs:
         subscription_id = wanted.subscription_id
         if (known := registry.subscriptions.get(subscription_id)) is None:
             found = await context.store.read(store.find_subscription, subscription_id)
-            known = registry.subscriptions.get(subscription_id)  # another caller may have started it meanwhile
+            known = registry.subscriptions.get(subscription_id)  # another caller may have started it during the read
             if known is None and found is not None:
                 use = "stopped" if found[0].subscription.serves(wanted) else "used for another subscription"
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was {use}; choose a new one")
@@ -118,7 +118,7 @@ class RealtimeJobs:
         if subscription_id in registry.subscriptions:
             job = rules.stop(registry, subscription_id, changes, wall_ns=context.clock.wall_ns())
             self._follow(job)
-        await context.store.commit(changes)  # also if another caller has stopped it: its changes is on disk then
+        await context.store.commit(changes)  # even if another caller has stopped it: its change is on disk then
 
     def listed(
         self, client_id: str, ticker: str, after: int, size: int
@@ -148,7 +148,7 @@ class RealtimeJobs:
         job = self.registry.current_job(dispatch_id)
         if job is None:
             return None
-        if job.must_stop:  # it has not started, so there is nothing to wait for
+        if job.must_stop:  # it has not started and ends at once
             changes = Changes()
             self.lose(dispatch_id, "it was stopped", changes)
             self._context.store.commit(changes)
@@ -161,9 +161,9 @@ class RealtimeJobs:
         return job.resumption()
 
     async def report(self, reports: Iterable[RealtimeReport], statuses: Iterable[RealtimeStatus] = ()) -> list[str]:
-        """Settle what Kafka has acknowledged, and renew leases; return the ids that are not current.
+        """Settle records that Kafka has acknowledged, and renew leases; return the ids that are not current.
 
-        Positions of candles and what the jobs know are on disk when this returns, positions of trades within
+        Positions of candles and the jobs' knowledge are on disk when this returns, positions of trades within
         ``FLUSH_SECONDS``.
         """
         context, changes, fenced = self._context, Changes(), dict[str, None]()
@@ -196,9 +196,9 @@ class RealtimeJobs:
         return list(fenced)
 
     async def landed(self, pages: Iterable[PageResult]) -> None:
-        """Settle what the pipeline has committed, as a worker that knows the frames only reports nothing itself.
+        """Settle records that the pipeline has committed, for workers that know only the frames and do not report.
 
-        Candles that it could not use are fetched as history. On disk when this returns.
+        Candles that the pipeline refused are fetched as history. On disk when this returns.
         """
         changes = Changes()
         for page in sorted(pages, key=lambda each: each.span):
@@ -224,7 +224,7 @@ class RealtimeJobs:
         return rules.assign(self.registry, assignment, changes, wall_ns=self._context.clock.wall_ns())
 
     def sent(self, assignment: Assignment) -> None:
-        """Tell those who watch; and the ingestor to stop, if something else is wanted by now."""
+        """Notify the watching clients; stop the ingestor if the job has changed since it was assigned."""
         self._follow(self.registry.jobs[assignment.job])
 
     def unsent(self, assignment: Assignment, changes: Changes) -> None:
@@ -232,7 +232,7 @@ class RealtimeJobs:
         rules.unsent(self.registry, assignment, changes, wall_ns=self._context.clock.wall_ns())
 
     def complete(self, dispatch_id: str, changes: Changes) -> None:
-        """End a dispatch that was told to stop; otherwise it should not have ended."""
+        """End a dispatch that the relay has stopped; any other dispatch should not have ended."""
         self._end(dispatch_id, "the ingestor ended it", changes)
 
     def lose(self, dispatch_id: str, reason: str, changes: Changes, *, rejected_by: bytes | None = None) -> Loss:
@@ -288,7 +288,7 @@ class RealtimeJobs:
         return job.ticker if job else None
 
     def provisional_in(self, series: Series, span: TimeRange) -> list[TimeRange]:
-        """Return the parts of a series of trades or candles whose trades one source alone calls complete."""
+        """Return the parts of a series of trades or candles in which one source alone calls the trades complete."""
         job = self.registry.job_for(series.ticker) if series.dataset.in_realtime else None
         return job.provisional_in(series.period_seconds, span) if job else []
 
@@ -324,7 +324,7 @@ class RealtimeJobs:
                 await context.store.commit(changes)
 
     async def _recently_submitted(self) -> dict[str, HistoryPart]:
-        """Return the ranges whose requests may have ended without some candles, also those of before a restart."""
+        """Return the ranges of requests that may have ended without some candles, in this run and in earlier ones."""
         if self._submitted is None:
             after_ns = self._context.clock.wall_ns() - RECENT_NS
             parts = await self._context.store.read(store.read_parts, "submitted AND end_ns > ?", after_ns)

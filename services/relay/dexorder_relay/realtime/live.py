@@ -1,4 +1,4 @@
-"""Live trades and candles: from the ingestors that push them to the clients that stream them. Nothing is kept."""
+"""Live trades and candles: from the ingestors that push them to the clients that stream them. They are not stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LiveKind(NamedTuple):
 
 
 class LiveItem(NamedTuple, Generic[M]):
-    """A trade, or a state of a candle, as a message that only the receiver reads; its time may be an open time."""
+    """A trade, or a state of a candle: a message that only the receiver reads; its time may be an open time."""
 
     kind: LiveKind
     time_ns: int
@@ -58,10 +58,10 @@ class Dropped:
 
 @dataclass(slots=True)
 class LiveQueue(Generic[M]):
-    """The items that a client has not read: bounded, whatever the client reads.
+    """The items that a client has not read, bounded even if the client never reads.
 
-    Until it is full it keeps everything in order. What happens then is the client's choice: COALESCE keeps the newest
-    of each kind, DROP_OLDEST drops the oldest. Either way what was dropped is counted for the client.
+    Until the queue is full it keeps every item in order. A full queue follows the client's policy: COALESCE keeps the
+    newest of each kind, DROP_OLDEST drops the oldest. Both count the dropped items for the client.
 
     Attributes:
         max_items: At most this many are kept, or one of each kind if that is more.
@@ -109,7 +109,7 @@ class LiveQueue(Generic[M]):
             known.start_ns, known.end_ns = min(known.start_ns, found.start_ns), max(known.end_ns, found.end_ns)
 
     def take(self, limit: int) -> tuple[dict[tuple[str, int], Dropped], list[LiveItem[M]]]:
-        """Remove and return what was dropped since the last call, and then at most ``limit`` items, oldest first."""
+        """Remove and return the counts of items dropped since the last call, and the ``limit`` oldest items."""
         dropped, self.dropped = self.dropped, {}
         return dropped, [self.items.popleft() for _ in range(min(limit, len(self.items)))]
 
@@ -172,7 +172,7 @@ class LiveHub:
                     del self._streams[ticker]
 
     def changed(self, ticker: str) -> None:
-        """Tell those who watch an instrument the state of its job."""
+        """Send the state of an instrument's job to its streams."""
         for stream in self._streams.get(ticker, ()):
             stream.states[ticker] = self.state(ticker)
             stream.event.set()
@@ -184,7 +184,7 @@ class LiveHub:
         candles: Sequence[market_pb2.Candle],
         missed: Sequence[pb.Missed] = (),
     ) -> None:
-        """Give live data of an instrument to its streams; ``missed`` is what the ingestor did not send before it."""
+        """Give live data of an instrument to its streams; ``missed`` counts earlier data that was not sent."""
         streams: Collection[LiveStream] = self._streams.get(ticker, ())
         if not streams:
             return

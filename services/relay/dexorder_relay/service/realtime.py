@@ -166,7 +166,7 @@ class RealtimeReports:
     async def PushMarketData(
         self, request: AsyncIterator[ipb.PushMarketDataRequest], _: object
     ) -> ipb.PushMarketDataResponse:
-        """Give live data to those who watch; what a fenced dispatch pushes is dropped."""
+        """Give live data to the streams; data of a fenced dispatch is dropped."""
         live, current, dropped = self.engine.live, self.engine.realtime.live_ticker, 0
         async for message in request:
             for job in message.jobs:
@@ -181,7 +181,7 @@ class RealtimeReports:
     async def WatchControl(
         self, request: ipb.WatchControlRequest, _: object
     ) -> AsyncIterator[ipb.WatchControlResponse]:
-        """Stream the instructions for an ingestor; the first answer has none."""
+        """Stream the instructions for an ingestor; the first answer is empty."""
         ingestor = Connected(request.ingestor_id, frozenset(request.exchanges), frozenset(request.topics))
         control, signals = self.engine.control, self.engine.context.signals
         with control.connect(ingestor), signals.listen("control", ingestor.event):

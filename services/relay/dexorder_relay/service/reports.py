@@ -36,7 +36,7 @@ class JobReports:
         return ipb.ReportPageResponse(current=current)
 
     async def ReportDelay(self, request: ipb.ReportDelayRequest, _: object) -> ipb.ReportDelayResponse:
-        """Keep what holds up a dispatch."""
+        """Keep the reason for the delay of a dispatch."""
         delay = messages.decode_delay(request.delay) if request.HasField("delay") else None
         current = self.engine.jobs.report_delay(request.job_id, delay)
         return ipb.ReportDelayResponse(current=current)

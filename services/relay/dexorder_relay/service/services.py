@@ -55,7 +55,7 @@ SERVICES = {
 
 
 def compose(service: ServiceDescriptor, *parts: object) -> Any:  # an untyped servicer
-    """Return the servicer whose RPCs are methods of the parts; TypeError unless each RPC is in exactly one of them."""
+    """Return a servicer with the methods of the parts as RPCs; TypeError unless each RPC is in exactly one part."""
     methods = {}
     for name in service.methods_by_name:
         found = [getattr(part, name) for part in parts if hasattr(part, name)]

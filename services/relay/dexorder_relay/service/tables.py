@@ -1,4 +1,4 @@
-"""RPCs for what the tables have: catalog, instruments, coverage, rows, and their verification."""
+"""RPCs about the tables: catalog, instruments, coverage, rows, and their verification."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OfSeries: TypeAlias = (
 
 @dataclass(frozen=True)
 class TableRpcs:
-    """RPCs for what the tables have."""
+    """RPCs about the tables."""
 
     engine: RelayEngine
 

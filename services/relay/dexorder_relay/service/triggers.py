@@ -48,7 +48,7 @@ class TriggerRpcs:
         return pb.RegisterTriggerResponse(ack=self._ack(request, outcome))
 
     async def RegisterTriggers(self, request: pb.RegisterTriggersRequest, _: object) -> pb.RegisterTriggersResponse:
-        """Register triggers; whatever is wrong with one is a status in its own ack."""
+        """Register triggers; an error in one trigger is a status in its ack."""
         if not 1 <= len(request.triggers) <= MAX_TRIGGERS:
             raise InvalidRequest(f"triggers has {len(request.triggers)} entries; 1 to {MAX_TRIGGERS} are allowed")
         outcomes = await self._register(request.triggers)

@@ -68,7 +68,7 @@ class UdfRpcs:
         return pb.StopUdfResponse()
 
     async def ListUdfs(self, request: pb.ListUdfsRequest, _: object) -> pb.ListUdfsResponse:
-        """Return a page of the caller's UDFs and those of the file; the environment of a command only to admins."""
+        """Return a page of the caller's UDFs and the file's UDFs; the environment of a command only to admins."""
         caller = current_caller()
         listed = [each for each in self.engine.udfs.listed() if each.declared or access.owns(caller, each.client_id)]
         encode = _encode_listed if access.is_admin(caller) else _encode_for_client
@@ -135,7 +135,7 @@ class UdfReports:
     engine: RelayEngine
 
     async def SyncUdfs(self, request: ppb.SyncUdfsRequest, _: object) -> ppb.SyncUdfsResponse:
-        """Take a part of a report of the driver; return a page of what is to run for the last part, or for a token."""
+        """Take a part of a report of the driver; return a page of UDFs to run for the last part, or for a token."""
         registry = self.engine.udfs
         if request.page_token:
             return self._wanted(request.page_token)

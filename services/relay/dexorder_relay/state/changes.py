@@ -1,6 +1,6 @@
 """Changes of the state that must survive a restart. Pure: the rules declare them, and the store writes them.
 
-A rule changes the state and appends what it changed. The caller commits the list before its next await, because a
+A rule changes the state and appends each change to a list. The caller commits the list before its next await, because a
 change refers to the values in memory. The changes of one list become durable together, in order.
 """
 
@@ -51,7 +51,7 @@ class RequestEnded(NamedTuple):
 
 
 class RequestRevised(NamedTuple):
-    """Candles that turned up, announced on the ticker's topic and to clients that were told of their absence."""
+    """Candles that turned up, announced on the ticker's topic and to clients that have seen their absence."""
 
     request: HistoryRequest
     spans: Sequence[TimeRange]
@@ -140,7 +140,7 @@ class PositionChanged(NamedTuple):
 
 
 class KnowledgeChanged(NamedTuple):
-    """What a realtime job knows beside its records."""
+    """Knowledge of a realtime job that is not in its records."""
 
     job_id: int
     knowledge: Knowledge

@@ -122,7 +122,7 @@ def runs(times: Times, period_seconds: int) -> list[TimeRange]:
 def repair_ranges(
     lost: Iterable[TimeRange], covered: RangeSet, period_seconds: int, max_periods: int
 ) -> list[TimeRange]:
-    """Return ranges of requests that fetch what is lost and nothing else: the rest of each range is covered.
+    """Return ranges of requests that fetch only lost periods: the rest of each range is covered.
 
     Args:
         lost: In time order.

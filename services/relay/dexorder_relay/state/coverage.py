@@ -17,7 +17,7 @@ from dexorder_relay.state.job import Job
 def cover(
     state: HistoryState, series: Series, span: TimeRange, empty: Iterable[TimeRange], order: Order, changes: Changes
 ) -> None:
-    """Add a page whose rows are in the table, without the parts that were retracted since its dispatch.
+    """Add a page with rows in the table, without the parts that were retracted since its dispatch.
 
     A period is empty only if every page says so: where one has counted a row, the table has it. Provisional ranges in
     which candles turned up are kept as found until they are announced. A dataset that is not covered is taken
@@ -30,7 +30,7 @@ def cover(
         rows = subtract(coverage.covered.within(claimed), coverage.empty.within(claimed))
         changes.append(RangesChanged(series, "covered", coverage.covered.add(claimed)))
         for part in subtract([claimed], empty):
-            # also where coverage was retracted meanwhile
+            # including parts where coverage was retracted since
             turned_up = subtract(state.provisional.within(series, part), rows)
             for found in turned_up:
                 changes.append(RangesChanged(series, "found", coverage.found.add(found)))
@@ -123,21 +123,21 @@ def replace(state: HistoryState, job: Job, spans: Sequence[TimeRange], order: Or
     for span in spans:
         state.retractions[job.series].add(span, order)
         changes.append(ValueStored(Retraction(job.series, span, order)))
-    gone = state.vanished(job) if job.id in state.jobs else []  # a job that ended meanwhile misses newer pages
+    gone = state.vanished(job) if job.id in state.jobs else []  # a job that has ended misses newer pages
     for part in (common for each in gone for common in intersect(spans, each)):
         changes.append(RangesChanged(job.series, "empty", coverage.empty.add(part)))
         changes.append(AbsencesChanged(job.series, state.provisional.add(job.series, [part], now_ns=order.time_ns)))
 
 
 def settle_jobs(state: HistoryState, changes: Changes) -> None:
-    """Settle every queued job with nothing left to fetch, after coverage that came from elsewhere than a report."""
+    """Settle every queued job with its whole range fetched, after coverage that did not come from a report."""
     for job in state.jobs.values():
         if settle_job(state, job):
             changes.append(ValueStored(job))
 
 
 def settle_job(state: HistoryState, job: Job) -> bool:
-    """Settle a job without a dispatch that has nothing left to fetch; return whether it was settled now."""
+    """Settle a job without a dispatch if its whole range is fetched; return whether it was settled now."""
     if not job.settle(state.settled(job)):
         return False
     state.leases.remove(job.id)

@@ -34,13 +34,13 @@ def begin(state: HistoryState, assignment: Assignment, changes: Changes, *, wall
 
 
 def unsent(state: HistoryState, assignment: Assignment, changes: Changes) -> None:
-    """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
+    """Queue a job again after its ingestor could not be reached; this is not a failure of the job."""
     state.leases.requeue(assignment.job)
     _end_dispatch(state, state.jobs[assignment.job], changes)
 
 
 def produced(state: HistoryState, dispatch_id: str, changes: Changes) -> bool:
-    """Record that Kafka has the final record, as the ingestor says; return whether the dispatch is current."""
+    """Record the ingestor's report that Kafka has the final record; return whether the dispatch is current."""
     job_id = state.leases.complete(dispatch_id)
     if job_id is None:
         return False
@@ -114,7 +114,7 @@ def report(
     wall_ns: int,
     now_ns: int,
 ) -> None:
-    """Apply what the pipeline committed: pages become coverage whoever fetched them, finals end current dispatches."""
+    """Apply committed records: pages of any dispatch become coverage, finals end current dispatches."""
     landed: defaultdict[Series, list[TimeRange]] = defaultdict(list)
     for result in pages:
         landed[result.series].append(result.span)
@@ -124,7 +124,7 @@ def report(
                 _take(job, result, changes)
         elif result.refused is None:
             order = Order(result.dispatch, result.fetched_ns)
-            # what an ended job says of a covered range is old: the page is late, or is reported again
+            # a page of an ended job in a covered range is old: it is late, or is reported again
             news = [result.span] if job is not None else state.covered(result.series).holes(result.span)
             cover(state, result.series, result.span, result.empty, order, changes)
             empty = [each for part in news for each in intersect(result.empty, part)]
@@ -156,7 +156,7 @@ def _note_present(state: HistoryState, result: PageResult, changes: Changes) -> 
 
 
 def _take(job: Job, result: PageResult, changes: Changes) -> None:
-    """Note a page of the current dispatch whose final record alone counts."""
+    """Note a page of the current dispatch, of which only the final record counts."""
     if result.refused is None:
         job.taken_ns = max(job.taken_ns, result.span.end_ns)
     else:

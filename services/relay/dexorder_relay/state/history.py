@@ -32,7 +32,7 @@ class SeriesCoverage:
     """Coverage of one series: committed ranges, and the verified-empty part of them.
 
     Attributes:
-        found: Ranges whose absence was provisional and that have candles now, until that is announced.
+        found: Provisional absences that turned out to have candles, until that is announced.
     """
 
     covered: RangeSet = field(default_factory=RangeSet)
@@ -93,7 +93,7 @@ class HistoryState:
         return self._by_dispatch_id.get(dispatch_id)
 
     def current_job(self, dispatch_id: str) -> Job | None:
-        """Return the job of history whose current dispatch this is."""
+        """Return the job of history with this current dispatch."""
         job_id = self.leases.job_of(dispatch_id)
         return None if job_id is None else self.jobs.get(job_id)
 
@@ -102,7 +102,7 @@ class HistoryState:
         return self._by_series[series].values()
 
     def is_over(self, job_id: int) -> bool:
-        """Return whether nothing more is to come of a job."""
+        """Return whether a job is over."""
         job = self.jobs[job_id]
         return job.is_over(self.settled(job))
 
@@ -125,7 +125,7 @@ class HistoryState:
     def not_fetched(self, live: LiveRequest) -> list[TimeRange]:
         """Return the ranges that a request fetches although they are covered, and that are not fetched yet.
 
-        Another request that waits for such a job needs what is not covered, and no more.
+        Another request that waits for such a job needs only the ranges that are not covered.
         """
         holes = [hole for job in self.jobs_again(live) for hole in job.landed.holes(job.span)]
         if live.request.fetches_covered and not live.is_planned:
@@ -145,7 +145,7 @@ class HistoryState:
         return subtract(claimed, coverage.empty)
 
     def queried_again(self, series: Series) -> list[TimeRange]:
-        """Return the covered ranges of a series that jobs fetch again and whose pages are still to come."""
+        """Return the covered ranges of a series that jobs are fetching again and that have no new pages yet."""
         jobs = (job for job in self.jobs_of(series) if job.again and not self.is_over(job.id))
         return merge(hole for job in jobs for hole in job.landed.holes(job.span))
 
@@ -155,9 +155,9 @@ class HistoryState:
         return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
 
     def provisional_in(self, series: Series, span: TimeRange) -> list[TimeRange]:
-        """Return the verified-empty ranges of a series inside ``span`` whose absence is not final.
+        """Return the verified-empty ranges of a series inside ``span`` that are not final.
 
-        Those of a thin market are joined, with the rows between them, as their number would exceed every message.
+        In a thin market they are joined, with the rows between them, because their number would exceed every message.
         """
         coverage = self.coverage.get(series)
         known = self.provisional.within(series, span) if coverage else []

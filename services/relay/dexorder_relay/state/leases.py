@@ -3,8 +3,8 @@
 A job is HISTORICAL or REALTIME and takes a slot of that kind or an ANY slot.
 
 A job is queued, then held under the id of its current dispatch. A held job runs under a lease until the ingestor says
-that Kafka has the final record; from then on it waits for the pipeline without a lease. Taking a job back forgets its
-dispatch id, which fences whatever arrives under it later. One WorkerReady is one slot, used by one dispatch.
+that Kafka has the final record; then it waits for the pipeline without a lease. Taking a job back forgets its dispatch
+id, which fences later messages under that id. One WorkerReady is one slot, used by one dispatch.
 
     queued --assign--> running --complete--> produced --remove--> gone
       ^                   |                     |
@@ -45,7 +45,7 @@ class Assignment(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Result for a job whose dispatch ended early."""
+    """Result for a job after its dispatch ended early."""
 
     exchange: str
     made_progress: bool
@@ -122,7 +122,7 @@ class Leases:
 
         Args:
             not_before_ns: Time before which it is not assigned.
-            rejected_by: Identity that rejected it; other ingestors are preferred from now on.
+            rejected_by: Identity that rejected it; the next assignments prefer other ingestors.
         """
         entry = self._entries[job]
         self._release(entry)
@@ -173,7 +173,7 @@ class Leases:
         return made
 
     def _slot_for(self, entry: _Entry) -> Slot:
-        """Return the slot for a queued job, for whose kind there is one."""
+        """Return the slot for a queued job; its exchange must have a free slot of a fitting kind."""
         kinds = (SlotKind.ANY, entry.kind)
         fitting = (slot for slot in self._slots[entry.exchange] if slot.kind in kinds)
         first = next(fitting)
@@ -197,11 +197,11 @@ class Leases:
                 heads[kind] = job
 
     def job_of(self, dispatch_id: str) -> int | None:
-        """Return the job whose current dispatch this is; None for fenced, ended and unknown ids."""
+        """Return the job with this current dispatch; None for fenced, ended and unknown ids."""
         return self._held.get(dispatch_id)
 
     def renew(self, dispatch_id: str, *, now_ns: int) -> bool:
-        """Start a full lease at a sign of life, from whichever socket; return whether the dispatch is current."""
+        """Start a full lease at a sign of life from any socket; return whether the dispatch is current."""
         job = self._held.get(dispatch_id)
         if job is None:
             return False
@@ -211,12 +211,12 @@ class Leases:
         return True
 
     def renew_all(self, *, now_ns: int) -> None:
-        """Start full leases for all, after this process itself was suspended: silence means nothing then."""
+        """Start full leases for all dispatches, after a suspension of this process: it could not hear them."""
         for dispatch_id in self._held:
             self.renew(dispatch_id, now_ns=now_ns)
 
     def stop(self, dispatch_id: str) -> None:
-        """Let the lease run out, as the ingestor was told to stop: no sign of life extends it any more."""
+        """Let the lease of a stopped dispatch run out: no sign of life extends it any more."""
         if (job := self._held.get(dispatch_id)) is not None:
             self._entries[job].stopping = True
 
@@ -228,7 +228,7 @@ class Leases:
         return job
 
     def expired(self, *, now_ns: int) -> list[str]:
-        """Return every dispatch whose lease has expired, oldest last, so that it becomes the first in the queue."""
+        """Return every dispatch with an expired lease, oldest last, so that it becomes the first in the queue."""
         return [
             dispatch_id
             for dispatch_id, job in reversed(self._held.items())

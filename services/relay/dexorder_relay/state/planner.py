@@ -1,7 +1,7 @@
 """Jobs that a request needs: its range without covered parts and without what jobs in flight may cover. Pure.
 
-A long request is planned in steps, as its thousands of jobs at once would delay everybody: the next step follows when
-few of its jobs are left.
+A long request is planned in steps, because thousands of jobs at once would delay every other request: the next step
+follows when few of its jobs are left.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def make_plan(
     in_flight: Mapping[int, Sequence[TimeRange]],
     max_periods: int,
 ) -> tuple[list[int], list[TimeRange]]:
-    """Split the uncovered part of ``span``, whose ends are on the grid, into jobs of at most ``max_periods``.
+    """Split the uncovered part of ``span`` into jobs of at most ``max_periods``.
 
     Args:
+        span: Starts and ends on the grid.
         in_flight: By job of the same series, the ranges that it may still cover.
 
     Returns:
@@ -158,7 +159,7 @@ def _attach(live: LiveRequest, job: Job, changes: Changes) -> None:
 
 
 def replan(state: HistoryState, series: Series, spans: Sequence[TimeRange], changes: Changes, skip: str = "") -> None:
-    """Plan retracted ranges for every request that waits for them, except ``skip`` and those that are ending."""
+    """Plan retracted ranges for every request that waits for them, except ``skip`` and requests that are ending."""
     if not spans:
         return
     retracted = RangeSet(spans)

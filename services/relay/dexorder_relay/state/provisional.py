@@ -1,4 +1,4 @@
-"""Verified-empty ranges whose absence is not final, and when each is queried again. Pure; time is passed in.
+"""Verified-empty ranges that are not final, and when each is queried again. Pure; time is passed in.
 
 An absence is provisional if the exchange was asked too early or too briefly (`dexorder_common/model/proof.py`). Such a
 range is queried again after each of a few delays, counted from when it became known. In a thin market a range holds
@@ -10,9 +10,9 @@ many absences of a page, and the candles between them. It ends
 
 A query that the exchange does not answer is repeated, at least once in the longest delay, and ends nothing.
 
-A client that requests a provisional range again gets a new look at it, however early: `unseen` names what nobody has
-looked at for a while. Such a look is no query of the timetable. Looks are kept in memory, for as long as they can
-matter; after a restart a range is looked at once more.
+A client that requests a provisional range again gets a new look at it, however early: `unseen` returns the ranges
+without a recent look. Such a look is not one of the scheduled queries. Looks are kept in memory, for as long as they
+can matter; after a restart a range is looked at once more.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ProvisionalRanges:
         """Take the delays after which a range is queried, ascending; without any, no range is added."""
         self._delays_ns = tuple(delays_ns)
         self._absences: defaultdict[Series, list[Absence]] = defaultdict(list)
-        self._next_ns: dict[Series, int] = {}  # nothing of the series is due before
+        self._next_ns: dict[Series, int] = {}  # no range of the series is due before
         self._looks: defaultdict[Series, deque[tuple[int, TimeRange]]] = defaultdict(deque)
 
     def load(self, series: Series, absence: Absence) -> None:
@@ -118,14 +118,14 @@ class ProvisionalRanges:
         return self._replace(series, touched, after)
 
     def looked(self, series: Series, span: TimeRange, *, asked_ns: int, now_ns: int) -> None:
-        """Note that the exchange was asked about a range, whatever it answered."""
+        """Note that the exchange was asked about a range, with or without an answer."""
         looks = self._looks[series]
         looks.append((asked_ns, span))
         while looks and looks[0][0] < now_ns - _LOOKS_KEPT_NS:
             looks.popleft()
 
     def unseen(self, series: Series, span: TimeRange, *, before_ns: int) -> list[TimeRange]:
-        """Return the provisional ranges inside ``span`` about which nobody has asked the exchange since ``before_ns``.
+        """Return the provisional ranges inside ``span`` without a look since ``before_ns``.
 
         Args:
             before_ns: Not more than an hour ago; older looks may be forgotten.

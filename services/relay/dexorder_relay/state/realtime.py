@@ -1,8 +1,8 @@
 """Checks of subscriptions; events of subscriptions and realtime dispatches applied to the registry. Pure.
 
 ``realtime_job.py`` has the states of a job. Every change that must survive a restart is added to ``changes``, except
-positions of trades: the caller writes those of ``registry.dirty`` every few seconds, as the trades between are only
-produced again. Candles between would look like a hole that history must fill.
+positions of trades: the caller writes the positions of ``registry.dirty`` every few seconds, because a lost position
+only makes trades be produced again. A lost position of candles would look like a hole that history must fill.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def closed_parts(span: TimeRange, period: int, *, wall_ns: int) -> list[TimeRang
 
 
 def history_span(started: StartedSubscription, period: int) -> TimeRange | None:
-    """Return the range of candles before those of realtime that a subscription asks for; None without any."""
+    """Return the range of candles that a subscription asks for before its realtime candles; None without any."""
     if (since_ns := started.subscription.since_ns) is None:
         return None
     start_ns, end_ns = ceil_to_grid(since_ns, period), ceil_to_grid(started.started_ns, period)
@@ -67,7 +67,7 @@ def history_span(started: StartedSubscription, period: int) -> TimeRange | None:
 def start(
     registry: Registry, started: StartedSubscription, new_job_id: Callable[[], int], changes: Changes
 ) -> RealtimeJob:
-    """Add a checked subscription, and the job of its instrument if there is none."""
+    """Add a checked subscription, and the job of its instrument if it does not exist."""
     subscription = started.subscription
     registry.subscriptions[subscription.subscription_id] = started
     registry.last_sequence = max(registry.last_sequence, started.sequence)
@@ -139,7 +139,7 @@ def assign(registry: Registry, assignment: Assignment, changes: Changes, *, wall
 
 
 def unsent(registry: Registry, assignment: Assignment, changes: Changes, *, wall_ns: int) -> None:
-    """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
+    """Queue a job again after its ingestor could not be reached; this is not a failure of the job."""
     job = registry.jobs[assignment.job]
     job.dispatches -= 1
     _end_dispatch(registry, job, changes, wall_ns=wall_ns)
@@ -156,7 +156,7 @@ def end(
     now_ns: int,
     rejected_by: bytes | None = None,
 ) -> RealtimeJob:
-    """End a current dispatch: it was told to stop, or else it has failed for a reason.
+    """End a current dispatch: the relay has stopped it, or else it has failed for a reason.
 
     The job is queued again while it has subscriptions; it is never given up.
     """
@@ -207,7 +207,7 @@ def settle(
 
 
 def learn(registry: Registry, status: RealtimeStatus, changes: Changes) -> RealtimeJob | None:
-    """Take what a dispatch knows beside its records; return the job if clients see a change."""
+    """Take the knowledge of a dispatch that is not in its records; return the job if clients see a change."""
     job = registry.current_job(status.dispatch_id)
     if job is None:
         return None

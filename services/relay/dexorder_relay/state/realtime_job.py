@@ -8,7 +8,7 @@ State      Dispatch   Event                                                  Nex
 =========  =========  =====================================================  ==============================
 WAITING    none       a slot is free                                         RUNNING
 RUNNING    current    lease expired, rejected, failed, ended by itself       WAITING, after a wait that grows
-                                                                             while dispatches bring nothing
+                                                                             while dispatches settle no data
 RUNNING    current    its last subscription stops; or one starts or stops    STOPPING
                       and so something else is wanted
 STOPPING   current    the ingestor has stopped, or its lease has expired     WAITING, or gone without
@@ -50,12 +50,12 @@ class SeriesPosition:
     """Position up to which a series is settled.
 
     Attributes:
-        from_ns: Where it starts: what is before was not asked of realtime.
-        next_ns: Kafka has [from_ns, next_ns), except for what was lost for good or is fetched as history.
+        from_ns: Where it starts: earlier data was not requested from realtime.
+        next_ns: Kafka has [from_ns, next_ns), except for data that is lost for good or fetched as history.
         last_trade_id: Id of the last trade before ``next_ns``; empty for candles, or if it is not known.
         count: Trades or candles reported since the relay's start.
         reported_ns: Wall clock time of the last report; 0 without one.
-        compared_ns: Time before which REST has shown the recorded values of all trades; 0 if that was never told.
+        compared_ns: Time before which REST has shown the recorded values of all trades; 0 if that was never reported.
     """
 
     from_ns: int
@@ -68,11 +68,11 @@ class SeriesPosition:
 
     @property
     def settled_ns(self) -> int:
-        """Time up to which it is settled; 0 if nothing is."""
+        """Time up to which it is settled; 0 without a settled span."""
         return self.next_ns if self.next_ns > self.from_ns else 0
 
     def advance(self, span: TimeRange, last_trade_id: str) -> TimeRange | None:
-        """Settle a span; return the hole before it, or None if it joins what is settled."""
+        """Settle a span; return the hole before it, or None if it joins the settled range."""
         hole = TimeRange(self.next_ns, span.start_ns) if span.start_ns > self.next_ns else None
         if span.end_ns >= self.next_ns:
             self.next_ns = span.end_ns
@@ -87,16 +87,16 @@ class RealtimeJob:
     Attributes:
         subscriptions: By id, oldest first; empty only while the last dispatch stops.
         positions: By period of a wanted series, 0 for trades.
-        sent: What the current dispatch was told to produce; None without one, and if it has started too late for a
-            subscription. Its reports count for nothing then.
+        sent: Series that the current dispatch must produce; None without one, and if it has started too late for a
+            subscription. Its reports are ignored then.
         dispatches: Number of dispatches so far.
         error: Reason for which the last dispatch ended early.
         progressed: The current dispatch has settled something.
-        told_to_stop: The ingestor of the current dispatch was told to stop; it does, whatever is wanted by then.
+        told_to_stop: The ingestor of the current dispatch has a request to stop, which later subscriptions do not undo.
         identity: Socket of the ingestor that has the current dispatch; None until it is heard of after a restart.
         ingestor: Name that the ingestor has given; may be empty.
-        next_attempt_ns: Wall clock time before which it is not dispatched again; 0 if there is none.
-        knowledge: What its dispatches know beside their records; the next one goes on with it.
+        next_attempt_ns: Wall clock time before which it is not dispatched again; 0 for no wait.
+        knowledge: Knowledge of its dispatches that is not in their records; the next one continues with it.
     """
 
     id: int
@@ -148,9 +148,9 @@ class RealtimeJob:
     def add(self, started: StartedSubscription) -> list[tuple[int, TimeRange]]:
         """Add a subscription; return by period the ranges of candles that must be fetched as history for it.
 
-        Trades are wanted from its start on: if the job has started later, its next dispatch starts there. Candles
-        start with the first one that opens after the subscription was accepted, as all of its trades are seen; history
-        fetches those before.
+        Trades are wanted since the start of the subscription: if the job has started later, its next dispatch starts
+        there. Candles start with the first one that opens after the subscription was accepted, because all of its
+        trades are seen; history fetches earlier candles.
         """
         self.subscriptions[started.subscription.subscription_id] = started
         params, missing = started.subscription.params, []
@@ -169,7 +169,7 @@ class RealtimeJob:
         return missing
 
     def remove(self, subscription_id: str) -> None:
-        """Remove a subscription, and the positions of what nobody asks for any more."""
+        """Remove a subscription, and the positions of series that no other subscription asks for."""
         del self.subscriptions[subscription_id]
         wanted = self.wanted.series
         for period in [period for period in self.positions if period not in wanted]:
@@ -189,7 +189,7 @@ class RealtimeJob:
         return RealtimeDispatch(dispatch_id, oldest.subscription_id, self.ticker, self.sent, oldest.client_id)
 
     def end_dispatch(self) -> None:
-        """End the current dispatch; its id is fenced from now on."""
+        """End the current dispatch and fence its id."""
         self.dispatch_id = self.sent = self.identity = None
         self.dispatched_ns = 0
         self.ingestor = ""
@@ -197,9 +197,9 @@ class RealtimeJob:
         self.knowledge = replace(self.knowledge, corrected=0, late=0, waiting="")
 
     def learn(self, known: Knowledge) -> tuple[bool, bool]:
-        """Take what the current dispatch knows; return whether the next one must know it, and whether clients see it.
+        """Take the current dispatch's knowledge; return whether the next one must know it, and whether clients see it.
 
-        Candles of a period that nobody asks for any more are left out.
+        Candles of a period without a subscription are left out.
         """
         before = self.knowledge
         unchecked = tuple(each for each in known.unchecked if each.period_seconds in self.positions)
@@ -217,13 +217,13 @@ class RealtimeJob:
         return intersect(merge(spans), span)
 
     def lose(self, reason: str) -> None:
-        """End a dispatch that nobody told to stop; it is a failure unless it settled something."""
+        """End a dispatch that the relay has not stopped; it is a failure unless it settled data."""
         self.error = reason
         self.failures_in_a_row = 0 if self.progressed else self.failures_in_a_row + 1
         self.end_dispatch()
 
     def begin_by(self, exchange_ns: int) -> bool:
-        """Have each series of which nothing is settled start by the exchange's time; return whether one has changed."""
+        """Have each series without settled data start by the exchange's time; return whether one has changed."""
         changed = False
         for period, position in self.positions.items():
             first_ns = ceil_to_grid(exchange_ns, period)
@@ -246,11 +246,11 @@ class RealtimeJob:
     def settle(
         self, period: int, span: TimeRange, *, current: bool, last_trade_id: str = ""
     ) -> tuple[SeriesPosition | None, TimeRange | None]:
-        """Settle what Kafka has of a series.
+        """Settle a span of a series that Kafka has.
 
         Args:
             current: It comes from the current dispatch. Then a hole before ``span`` is there for good: trades are lost,
-                and candles must be fetched as history. Otherwise only a span that joins what is settled counts.
+                and candles must be fetched as history. Otherwise only a span that joins the settled range counts.
 
         Returns:
             The position that has changed, or None; and the hole in the candles, or None.
@@ -334,7 +334,7 @@ class Registry:
         return self._by_ticker.get(ticker)
 
     def current_job(self, dispatch_id: str) -> RealtimeJob | None:
-        """Return the job whose current dispatch this is."""
+        """Return the job with this current dispatch."""
         job_id = self.leases.job_of(dispatch_id)
         return None if job_id is None else self.jobs.get(job_id)
 
@@ -358,7 +358,7 @@ class Registry:
         self.dirty.discard(job.id)
 
     def fence(self, dispatch_id: str) -> None:
-        """Remember a dispatch that ended without its ingestor, which is told to stop if it is heard of again."""
+        """Remember a dispatch that ended without its ingestor; the ingestor is stopped if it is heard of again."""
         self._fenced[dispatch_id] = None
         if len(self._fenced) > MAX_FENCED:
             self._fenced.popitem(last=False)

@@ -6,7 +6,7 @@ State      Event                                                   Next
 (none)     a valid submission is planned (``check``)               QUEUED
 QUEUED     one of its jobs has been dispatched (``start``)         RUNNING
 QUEUED,    all of its jobs are over: coverage and table are        ending; or the same state with
-RUNNING    compared (``deciding``)                                 a further wave of jobs (``limit``)
+RUNNING    compared (``deciding``)                                 another wave of jobs (``limit``)
 QUEUED,    cancelled, or no progress for the timeout               ending
 RUNNING
 ending     the outcome is on disk                                  FINISHED; announced
@@ -52,8 +52,8 @@ class LiveRequest:
     """A request without an outcome on disk.
 
     Attributes:
-        planned_end_ns: End of the planned part; before the request's end where ``limit`` makes it go in waves, and
-            while further steps of a long one are to come.
+        planned_end_ns: End of the planned part; before the request's end if ``limit`` splits it into waves, and while
+            steps of a long one are to come.
         progress_ns: Monotonic time of its last progress, for the timeout.
         jobs: Ids of its jobs.
         deciding: Its outcome is being worked out.
@@ -91,7 +91,7 @@ class LiveRequest:
 
     @property
     def is_planned(self) -> bool:
-        """Whether no further step is to come; waves of a request with a limit are none."""
+        """Whether the last step is planned; waves of a request with a limit are not steps."""
         return self.request.limit is not None or self.planned_end_ns >= self.request.end_ns
 
     def start(self) -> bool:
@@ -167,7 +167,7 @@ def check_part(
     """Return a checked part of a series' history; an end that is None is the first or last time on the grid.
 
     Args:
-        without_periods: Whether the dataset may be one without periods, which has no grid.
+        without_periods: Whether the dataset may be one without periods and therefore without a grid.
     """
     check_ticker(series.ticker, venues)
     period = series.period_seconds
@@ -191,7 +191,7 @@ def _without_grid(start_ns: int | None, end_ns: int | None) -> TimeRange:
 
 
 def describe_wrong(found: CoverageComparison, series: Series) -> str:
-    """Return as text which rows the table must not have, and how to remove them; empty if there are none."""
+    """Return as text which rows the table must not have, and how to remove them; empty without such rows."""
     if not found.wrong:
         return ""
     period = PERIODS.get(series.period_seconds, "")
@@ -224,7 +224,7 @@ def decide(
     provisional: Sequence[TimeRange] = (),
     revised: Sequence[TimeRange] = (),
 ) -> Outcome:
-    """Return the outcome of a request whose jobs are all over.
+    """Return the outcome of a request after the end of all its jobs.
 
     Anything missing makes it an ERROR that names it, and so do rows that the table must not have, named in ``wrong``.
     """

@@ -42,7 +42,7 @@ def check(trigger: Trigger, venues: Collection[str]) -> None:
 
 
 def check_edit(edit: TriggerEdit) -> None:
-    """Raise InvalidRequest for an edit that contradicts itself; what comes out of it is checked as a trigger."""
+    """Raise InvalidRequest for an edit that contradicts itself; the edited trigger is checked like a new one."""
     check_trigger_id(edit.trigger_id)
     if len(edit.removed) > MAX_PARAMETERS:
         raise InvalidRequest(

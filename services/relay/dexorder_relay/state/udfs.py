@@ -1,6 +1,6 @@
 """Rules of the registry of UDFs, and everything the relay knows of them in memory. Pure.
 
-Registrations are durable: whoever changes one stores it before the change is answered. What the driver reports is not:
+Registrations are durable: the caller stores a changed one before the change is answered. The driver's reports are not:
 it reports once a second.
 """
 
@@ -101,7 +101,7 @@ class UdfRegistry:
         return sum(each.client_id == client_id for each in self.registrations.values())
 
     def stop(self, name: str) -> UdfRegistration:
-        """Return the registration that a stop makes; NotFound if there is no such UDF."""
+        """Return the registration that a stop makes; NotFound for an unknown UDF."""
         known = self.registrations.get(name)
         if known is None and name not in self.declared:
             raise NotFound(f"UDF {name[:64]!r} is not known")
@@ -172,7 +172,7 @@ class UdfRegistry:
         return Listed(definition, status, name in self.declared, known.client_id if known else "")
 
     def lines(self, name: str, after: int) -> list[LogLine]:
-        """Return the lines of a UDF after a number; NotFound if there is no such UDF."""
+        """Return the lines of a UDF after a number; NotFound for an unknown UDF."""
         if name not in self._logs and name not in {*self.registrations, *self.declared, *self.statuses}:
             raise NotFound(f"UDF {name[:64]!r} is not known")
         return [line for line in self._logs.get(name, ()) if line.number > after]

@@ -91,7 +91,7 @@ def open_file(path: Path, on_commit: OnCommit | None) -> Writer:
 
 
 class Store:
-    """Opened in the event loop's thread; ``close`` writes what was given and ends the writer."""
+    """Opened in the event loop's thread; ``close`` writes the queued changes and ends the writer."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Store:
         return self._writer.give(run)
 
     def forget(self, steps: Sequence[str], before_ns: int) -> asyncio.Future[int]:
-        """Run the steps of ``FORGET_...``; return what the last one has deleted, at most FORGOTTEN_AT_ONCE."""
+        """Run the steps of ``FORGET_...``; return how many rows the last one has deleted, at most FORGOTTEN_AT_ONCE."""
         values = (before_ns, FORGOTTEN_AT_ONCE)
         return self._writer.give(lambda connection: [connection.execute(sql, values).rowcount for sql in steps][-1])
 
@@ -149,9 +149,9 @@ class Store:
         return self._writer.give(lambda connection: query(connection, *values, **named), writes=False)
 
     def write(self, change: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:
-        """Run a change that reads before it writes, as one; its result is on disk when the future is done.
+        """Run a change that reads before it writes, in one piece; its result is on disk when the future is done.
 
-        An error that it raises is fatal, as that of any write.
+        An error that it raises is fatal, like any error of a write.
         """
         return self._writer.give(lambda connection: change(connection, *values, **named))
 
@@ -167,7 +167,7 @@ class Store:
     async def page(
         self, client_id: str, state: RequestState | None, before: int | None, size: int
     ) -> list[tuple[int, str, RequestRecord | None]]:
-        """Return requests newest first: sequence, request_id, and the record of those that have ended."""
+        """Return requests newest first: sequence, request_id, and the record if the request has ended."""
         where: dict[str, Any] = {"sequence < ?": 2**63 - 1 if before is None else before}
         if client_id:
             where["client_id = ?"] = client_id
@@ -193,7 +193,7 @@ class Store:
         return Notification(topic, cursor, request, OUTCOME.read(row), request.dataset.table)
 
     async def instruments(self, venue: str) -> InstrumentList | None:
-        """Return the instruments of a venue; None while none were reported."""
+        """Return the instruments of a venue; None before the first report."""
         rows = await self._rows("SELECT * FROM instruments WHERE venue = ?", venue)
         return INSTRUMENTS.read(rows[0]) if rows else None
 
@@ -218,7 +218,7 @@ class Store:
         return [(row["snapshot_id"], row["last_ns"]) for row in await self._rows(sql, since_ns, first, limit)]
 
     async def last_number(self) -> int:
-        """Return the largest number of a dispatch or of a retraction; 0 if there is none."""
+        """Return the largest number of a dispatch or of a retraction; 0 without any."""
         sql = "SELECT value FROM meta WHERE name = ? UNION ALL SELECT max(dispatch) FROM retractions"
         return max((row["value"] or 0 for row in await self._rows(sql, LAST_NUMBER)), default=0)
 

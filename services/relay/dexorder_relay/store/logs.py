@@ -31,7 +31,10 @@ def epoch_of(connection: sqlite3.Connection) -> str:
 
 
 def advance_sequences(connection: sqlite3.Connection, now_ns: int) -> None:
-    """Continue every sequence beyond those that a newer copy of the file may have given, if the clock is not behind."""
+    """Continue every sequence beyond the numbers that a newer copy of the file may have used.
+
+    The clock must not be behind.
+    """
     connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?)", (now_ns // 1_000,))
 
 

@@ -1,6 +1,6 @@
 """Rows of tables as dataclasses and named tuples: one declaration converts both ways, and makes the SQL. Pure.
 
-A field becomes the column of its name. A field of a type in ``FLAT`` becomes the columns of its own fields; a range
+A field becomes the column of its name. A field of a type in ``FLAT`` becomes one column for each of its fields; a range
 other than ``span`` prefixes them with its name. Enumerations are stored by value, datasets by name, and all other
 values that SQLite does not have as JSON.
 """
@@ -41,7 +41,7 @@ class Columns(Generic[V]):
     """The columns that hold the fields of a value."""
 
     def __init__(self, kind: type[V], *names: str, prefix: str = "", renamed: Mapping[str, str] | None = None) -> None:
-        """Take all fields of the type, or those of these names; ``renamed`` has columns with other names."""
+        """Take all fields of the type, or the named ones; ``renamed`` has columns with other names."""
         hints: dict[str, Any] = get_type_hints(kind)
         self._kind: Any = kind
         self._codecs = {

@@ -1,8 +1,8 @@
 """Triggers and their events in the relay's database. Every function runs in the store's thread, in one transaction.
 
 Each registration and each deletion has a sequence in the log of changes; a trigger's ``change`` is its last one. The
-pipeline asks for the changes after the last one that it has on disk. An event is stored once, by its id, whichever of
-the pipeline's reports brings it.
+pipeline asks for the changes after the last one that it has on disk. An event is stored once, by its id, even if
+several of the pipeline's reports bring it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TriggerChanges(NamedTuple):
 
 
 class ReportedEvent(NamedTuple):
-    """Event that the pipeline reports; ``message`` is a serialized CEPTriggerEvent, ``reason`` that of an end."""
+    """Event that the pipeline reports; ``message`` is a serialized CEPTriggerEvent, ``reason`` explains an end."""
 
     event_id: str
     registration: int
@@ -101,7 +101,7 @@ def found(connection: Connection, trigger_ids: Iterable[str]) -> dict[str, Regis
 def register(
     connection: Connection, triggers: Iterable[tuple[Trigger, int]], *, now_ns: int, limit: int | None
 ) -> list[tuple[RegisteredTrigger | None, bool]]:
-    """Store triggers whose ids are not in use. Return for each the one that has the id then, and whether it is new.
+    """Store triggers with unused ids. Return for each the one that has the id then, and whether it is new.
 
     Args:
         triggers: Triggers with their periods.
@@ -179,7 +179,7 @@ def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> Registere
 
 
 def pause(connection: Connection, trigger_id: str, *, paused: bool, now_ns: int) -> RegisteredTrigger | None:
-    """Store that the trigger that has an id now is paused or runs. Return it as it was; None if there is none."""
+    """Store that the trigger that has an id now is paused or runs. Return it as it was; None for an unused id."""
     known = find(connection, trigger_id)
     state = TriggerState.PAUSED if paused else TriggerState.RUNNING
     other = [TriggerState.RUNNING, TriggerState.WAITING] if paused else [TriggerState.PAUSED]
@@ -190,7 +190,7 @@ def pause(connection: Connection, trigger_id: str, *, paused: bool, now_ns: int)
 
 
 def page(connection: Connection, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:
-    """Return triggers by registration, after one; those of a client and of a ticker, unless these are empty."""
+    """Return triggers by registration, after one; only of a client and of a ticker, unless these are empty."""
     sql = (
         "SELECT * FROM triggers WHERE deleted_ns IS NULL AND registration > ?"
         " AND (? = '' OR client_id = ?) AND (? = '' OR ? IN (SELECT value FROM json_each(tickers)))"

@@ -2,9 +2,8 @@
 
 WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
 Batches are applied in the order in which they were given. Reads use the same thread and see all earlier batches.
-A write for which the disk has no space is repeated until it has: nothing is answered meanwhile, and ``full`` is set.
-Any other write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing more is
-written.
+A write to a full disk is repeated until it succeeds: ``full`` is set, and later batches wait. Any other failed write
+leaves memory ahead of the disk, so it is fatal: ``failed`` is set and no later batch is written.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class Writer(Protocol):
     """Runs batches in the order in which they were given.
 
     Attributes:
-        connection: Used by nobody else from the first batch on.
-        failed: Fails with the first write that fails for another reason than space; then nothing more is written.
-        full: Set while the disk has no space; ``space`` is the opposite.
+        connection: Used only by the writer after the first batch.
+        failed: Fails with the first write that fails for another reason than space; no later batch is written.
+        full: Set while the disk is full; ``space`` is the opposite.
     """
 
     connection: sqlite3.Connection
@@ -59,7 +58,7 @@ class Writer(Protocol):
 
 
 class GivenBatches:
-    """What every writer does in the event loop: futures of batches, and what a failure means."""
+    """The part of a writer in the event loop: futures of batches, and the handling of failures."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +68,7 @@ class GivenBatches:
         self.is_closed = False
 
     def add(self, run: Batch, put: Callable[[Work], None], *, writes: bool) -> asyncio.Future[Any]:
-        """Pass a batch to ``put``, and return its future; it fails at once if nothing is written any more."""
+        """Pass a batch to ``put``, and return its future; it fails at once after a failure or ``close``."""
         done = self._loop.create_future()
         done.add_done_callback(retrieved)
         if self.failed.done() or self.is_closed:
@@ -79,18 +78,18 @@ class GivenBatches:
         return done
 
     def fill(self, is_full: bool) -> None:
-        """Tell whether the disk has no space."""
+        """Note whether the disk is full."""
         (self.full if is_full else self.space).set()
         (self.space if is_full else self.full).clear()
 
     def resolve(self, group: Sequence[Work], results: Sequence[Any]) -> None:
-        """Tell the results of batches that are on disk."""
+        """Set the results of batches that are on disk."""
         for work, result in zip(group, results, strict=True):
             if not work.done.done():
                 work.done.set_result(result)
 
     def fail(self, error: Exception, group: Sequence[Work]) -> None:
-        """Tell that a group, and so everything after it, is not written."""
+        """Fail a group that is not written, and with it every later batch."""
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.add_done_callback(retrieved)
@@ -100,10 +99,10 @@ class GivenBatches:
 
 
 def run_group(connection: sqlite3.Connection, group: Sequence[Work], last: Batch | None = None) -> list[Any]:
-    """Run batches in one transaction, and return their results; an error leaves nothing of them.
+    """Run batches in one transaction, and return their results; an error rolls all of them back.
 
     Args:
-        last: A further batch of the transaction.
+        last: One more batch of the transaction.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -187,7 +186,7 @@ class WriterThread:
             del results[len(group) :]
             if self._on_commit and writes:
                 self._on_commit(writes, time.perf_counter() - start)
-        except Exception as error:  # whatever it is, memory is ahead of the disk now
+        except Exception as error:  # after any error memory is ahead of the disk
             self._broken = error
             self._call_loop(self._batches.fail, error, group)
         else:

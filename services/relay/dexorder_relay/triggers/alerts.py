@@ -87,7 +87,7 @@ class AlertSender:
 
 
 def user_event(alert: store.PendingAlert) -> user_events_pb2.UserEvent:
-    """Return the user's event: always the same one, as the gateway compares its bytes.
+    """Return the user's event. Repeated calls return the same bytes, because the gateway compares them.
 
     It is ALERT_TRIGGERED for a firing, and ALERT_DELETED with the reason for a suspension: the alert is gone.
     """

@@ -37,10 +37,10 @@ class TriggerEdits:
         """Change a trigger; on disk when this returns. Return it as it is then, unchanged if the edit changes nothing.
 
         Raises:
-            NotFound: There is none, or it is another client's.
+            NotFound: The caller does not own such a trigger.
             InvalidRequest: It has ended; the text or a parameter is refused; or its state can't be kept.
             Exhausted: The caller registers or edits too fast, or has too many bytes of triggers; or the disk is full.
-            Unavailable: Another call has changed it meanwhile.
+            Unavailable: Another call has changed it at the same time.
         """
         rules.check_edit(edit)
         known = await self._triggers.find_live(edit.trigger_id, caller)

@@ -1,7 +1,7 @@
-"""Checks of triggers' texts, in processes of their own with little CPU time and memory.
+"""Checks of triggers' texts, in separate processes with little CPU time and memory.
 
-A text that compiles must not delay the relay's other callers, whatever a stranger finds that the compiler's own limits
-do not count. A text that needs too much costs its process, and is refused; the next text gets a new one.
+The compilation of a text must not delay the relay's other callers, even if an attacker finds a text that is expensive
+within the compiler's own limits. Such a text ends its process and is refused; the next text gets a new process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TextChecks:
     """Processes that compile texts; each is kept for the next text.
 
     Args:
-        module: What a process runs.
+        module: Module that a process runs.
     """
 
     def __init__(self, module: str = "dexorder_relay.triggers.text_worker") -> None:
@@ -88,7 +88,7 @@ class TextChecks:
         return found
 
     async def _verdicts(self, texts: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the verdicts of a process up to the text that needs too much, which has none."""
+        """Return the verdicts of a process, up to and without the text that needs too much."""
         process = await self._take()
         verdicts: list[Any] = []
         try:

@@ -39,7 +39,7 @@ def main(source: BinaryIO, target: BinaryIO, compile_text: Compile = compile_tri
 
 
 def _verdict(compile_text: Compile, sql: str, parameters: dict[str, str], *before: Any) -> dict[str, Any]:
-    """Return the verdict of a text; with the text and the parameters ``before`` an edit, also what differs."""
+    """Return the verdict of a text; with the text and the parameters ``before`` an edit, the differences as well."""
     try:
         compiled = compile_text(sql, parameters)
         changed = {"differences": differences(compile_text(*before), compiled)} if before else {}

@@ -1,6 +1,6 @@
 """Triggers: registered by clients, evaluated by the pipeline, followed through its reports.
 
-The database is their only state. Signals wake those who wait for a change or an event; they read on from their cursor.
+The database is their only state. Signals wake calls that wait for a change or an event; they continue at their cursor.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RegisteredTriggers:
         """Accept triggers, which are on disk together when this returns.
 
         Args:
-            given: Triggers, and errors in the place of those that could not be read.
+            given: Triggers, and errors in the place of unreadable ones.
             caller: Their owner.
 
         Returns:
@@ -79,7 +79,7 @@ class RegisteredTriggers:
             if the caller has too many triggers, or too many bytes of them.
 
         Raises:
-            Exhausted: The caller registers too fast, or the disk is full. Nothing is stored.
+            Exhausted: The caller registers too fast, or the disk is full. No trigger is stored.
         """
         outcomes: list[Trigger | bool | SuiteError] = [self._checked(each, caller) for each in given]
         sound = [each for each in outcomes if isinstance(each, Trigger)]
@@ -103,7 +103,7 @@ class RegisteredTriggers:
         return given
 
     async def _accept(self, triggers: Sequence[Trigger], caller: Caller | None) -> Iterator[bool | SuiteError]:
-        """Compile and store triggers whose ids are not known; the outcomes are in their order."""
+        """Compile and store triggers with unknown ids; the outcomes are in their order."""
         if not triggers:
             return iter(())
         context, quotas = self._context, self._context.quotas
@@ -129,7 +129,7 @@ class RegisteredTriggers:
     def _with_room(
         self, triggers: Sequence[Trigger], periods: Sequence[int | SuiteError], caller: Caller | None
     ) -> Iterator[int | SuiteError]:
-        """Count the bytes of the triggers that have a period; yield the refusals of those that are too many."""
+        """Count the bytes of the triggers that have a period; yield refusals for the triggers beyond a quota."""
         for trigger, period in zip(triggers, periods, strict=True):
             try:
                 if not isinstance(period, SuiteError):
@@ -144,11 +144,11 @@ class RegisteredTriggers:
             self._context.quotas.drop_trigger(each.client_id, rules.size_of(each))
 
     async def check(self, triggers: Sequence[Trigger]) -> list[int | SuiteError]:
-        """Return the periods of triggers, or why they are refused; see `TextChecks`, and periods that nobody builds."""
+        """Return the periods of triggers, or their refusals: from `TextChecks`, or for a period that is not built."""
         return [*map(_built, await self._periods([(each.sql, each.parameters) for each in triggers]))]
 
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
-        """Delete a trigger; on disk when this returns. NotFound if there is none, or it is another client's."""
+        """Delete a trigger; on disk when this returns. NotFound unless the caller has such a trigger."""
         context = self._context
         await self._find(trigger_id, caller)
         deleted = await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns())
@@ -222,7 +222,7 @@ class RegisteredTriggers:
                             await context.signals.wait(event)
 
     async def report(self, events: Sequence[store.ReportedEvent], applied: Cursor | None) -> None:
-        """Store what the pipeline has on disk; on disk here too when this returns."""
+        """Store events and a position that the pipeline has on disk; on disk here too when this returns."""
         context, now_ns = self._context, self._context.clock.wall_ns()
         reported = await context.store.write(store.report, events, applied, now_ns=now_ns)
         context.signals.notify(TAKEN)
@@ -283,7 +283,7 @@ class RegisteredTriggers:
 
 
 def _same(known: RegisteredTrigger, given: Trigger) -> InvalidRequest | None:
-    """Return the refusal of a trigger whose id another one has."""
+    """Return the refusal of a trigger with an id that another one has."""
     if known.trigger == given:
         return None
     return InvalidRequest(

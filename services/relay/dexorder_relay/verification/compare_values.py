@@ -34,7 +34,7 @@ def whole_cells(spans: Iterable[TimeRange], cell_seconds: int, *, settled_ns: in
 
 
 def fetch_ranges(cells: Iterable[TimeRange], cell_seconds: int, call_candles: int, most: int) -> list[TimeRange]:
-    """Return at most so many ranges that hold the cells; those that one call reaches are joined.
+    """Return at most ``most`` ranges that hold the cells; ranges that one call reaches are joined.
 
     Args:
         cells: Ranges of whole cells, in time order.
@@ -60,7 +60,7 @@ def compare_values(
 
     Args:
         rows: The finer candles by open time; columns open_time and values.
-        cells: The coarser ones by open time; one that is absent has no trades.
+        cells: The coarser ones by open time; an absent cell is one without trades.
         spans: Ranges of whole cells that are compared, in time order.
         volume_tolerance: Relative difference of volumes that rounding explains.
         cell_periods: Rows of a cell without absences; if it is given, no row of another cell may be so small that

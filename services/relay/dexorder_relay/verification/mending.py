@@ -2,8 +2,8 @@
 
 Of duplicates the row with the largest version stays, as in every batch of the pipeline. A period is unsure if several
 copies have that version and differ in their values. Rows of unsure periods and of verified-empty ranges are removed
-once the caller has retracted these ranges, and only those that were there before, as a page may bring new ones
-meanwhile; the caller has the ranges fetched again.
+once the caller has retracted these ranges. Rows that a page adds after the retraction stay. The caller has the ranges
+fetched again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
     Attributes:
         kept: Rows that stay, or get in the place of all rows of the window.
         removed: Number of the others.
-        unsure: Periods whose copies of the largest version differ. They stay unless they are condemned.
+        unsure: Periods with different copies of the largest version. The copies stay unless they are condemned.
         condemned: Rows in ``void`` and in unsure periods.
     """
 
@@ -82,7 +82,7 @@ def choose(
 
 
 def _equal(found: pa.Table, other: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each row whether its candle equals that of another row; nulls are equal."""
+    """Return for each row whether its candle equals the candle of another row; nulls are equal."""
     columns = [found[name].cast(pa.float64()).to_numpy() for name in _VALUES]
     parts = [(each == each[other]) | (np.isnan(each) & np.isnan(each[other])) for each in columns]
     equal: NDArray[np.bool_] = np.logical_and.reduce(parts)
@@ -110,7 +110,7 @@ class Look(NamedTuple):
 
     Attributes:
         windows: Ranges that contain every wrong row; each is mended by its own commit.
-        unsure: Periods that must be fetched again, as their copies differ.
+        unsure: Periods that must be fetched again because their copies differ.
         condemned: Rows of these periods, and rows in verified-empty ranges.
     """
 

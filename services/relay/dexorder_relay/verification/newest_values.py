@@ -1,7 +1,7 @@
 """The newest candles of finished requests are fetched once more, a minute later: no coarser candle proves their values.
 
-What the exchange has changed by then becomes the row, as of any later dispatch, and its range is announced. The times
-are kept in memory: candles that wait for their look when the relay ends are not looked at again.
+A candle that the exchange has changed by then replaces the row, as with any later dispatch, and its range is announced.
+The times are kept in memory: candles that wait for their look when the relay ends are not looked at again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NewestLooks:
         self._waiting: dict[Series, Look] = {}
 
     def add(self, series: Series, span: TimeRange, *, now_ns: int) -> None:
-        """Look at candles in a minute, or with those of the series that wait."""
+        """Look at candles in a minute, or together with candles of the series that already wait."""
         known = self._waiting.get(series)
         if known is not None:
             start_ns, end_ns = min(known.span.start_ns, span.start_ns), max(known.span.end_ns, span.end_ns)
@@ -67,7 +67,7 @@ class NewestLooks:
         self._waiting[series] = Look(span, now_ns + AFTER_NS)
 
     def due(self, *, now_ns: int) -> Iterator[tuple[Series, Look]]:
-        """Yield the looks that are due; those that have waited for too long are left out."""
+        """Yield the looks that are due; looks that have waited for too long are left out."""
         for series, look in list(self._waiting.items()):
             if now_ns >= look.due_ns + MAX_WAIT_NS:
                 del self._waiting[series]
@@ -80,7 +80,7 @@ class NewestLooks:
 
 
 def newest(request: HistoryRequest, outcome: Outcome, *, now_ns: int) -> TimeRange | None:
-    """Return the newest candles of an answer, those that ended in the last ten minutes; None without any. Pure."""
+    """Return the candles of an answer that ended in the last ten minutes; None without any. Pure."""
     answered = outcome.status in (RequestStatus.OK, RequestStatus.ERROR) and outcome.end_ns > request.start_ns
     if not (request.dataset.has_periods and answered):
         return None
@@ -103,7 +103,7 @@ def changed_candles(before: pa.Table, after: pa.Table, period_seconds: int) -> l
 
 
 class NewestValues:
-    """Submits the requests that are due while their exchange has nothing else to do, and tells what they changed."""
+    """Submits the requests that are due while their exchange is idle, and returns the ranges that they changed."""
 
     def __init__(self, context: Context, submitter: Submitter, values: ValueVerifier) -> None:
         self._context = context
@@ -127,7 +127,7 @@ class NewestValues:
             await asyncio.sleep(interval_seconds or INTERVAL_SECONDS)
 
     def take(self) -> Iterator[tuple[Series, TimeRange]]:
-        """Yield what is looked at now, at most ``parallel_rechecks`` at an exchange that has no other job queued."""
+        """Yield the looks to start now, at most ``parallel_rechecks`` at an exchange without queued jobs."""
         state, now_ns = self._context.state, self._context.clock.wall_ns()
         requests = (each.request for each in state.requests.values())
         running = Counter(each.series.exchange for each in requests if each.request_id.startswith(PREFIX))
@@ -156,7 +156,7 @@ class NewestValues:
             self._before.pop(request_id, None)
 
     async def changed(self, request: HistoryRequest) -> list[TimeRange]:
-        """Return the candles whose values one of these requests has changed; Unavailable if the table can't be read."""
+        """Return the candles that one of these requests has changed; Unavailable if the table can't be read."""
         before = self._before.get(request.request_id)
         if before is None:
             return []

@@ -6,7 +6,7 @@ it does not show for a while, agrees with itself. Ten minutes later it does not 
 hours looks at 60,000 minutes, where fetching them again would take 60.
 
 A client's request over provisional ranges has them looked at before it is answered, unless that was done within the
-last half minute: whoever has read "provisional" and asks again gets what the exchange has now.
+last half minute: a client that has read "provisional" and asks again gets the current state of the exchange.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ class Rechecker:
             await asyncio.sleep(interval_seconds or INTERVAL_SECONDS)
 
     async def look(self, live: LiveRequest) -> None:
-        """Query what was provisional half a minute before a client's request; return once the answers are committed.
+        """Query ranges that were provisional half a minute before a client's request; return once the answers are
+        committed.
 
-        What the exchange does not answer in time stays provisional.
+        Ranges that the exchange does not answer in time stay provisional.
         """
         request, provisional = live.request, self._context.state.provisional
         before_ns = live.submitted_ns - LOOK_AGE_NS
@@ -152,7 +153,7 @@ class Rechecker:
     def _start_second_look(
         self, series: Series, span: TimeRange, *, before_ns: int, is_due: bool = False
     ) -> asyncio.Event:
-        """Look at a thin market again, or wait for the look that overlaps it; return what is set at its end."""
+        """Start a look at a thin market, or find one that overlaps it; return the event that is set at its end."""
         for (each, part), done in self._looks.items():
             if each == series and part.overlaps(span):
                 return done
@@ -175,9 +176,9 @@ class Rechecker:
         return coverage is not None and len(coverage.empty.within(span)) > MANY_RANGES
 
     async def _second_look(self, series: Series, span: TimeRange, before_ns: int, *, is_due: bool) -> list[TimeRange]:
-        """Compare a range with its cells, note what they show, and return the parts to fetch again.
+        """Compare a range with its cells, note the result, and return the parts to fetch again.
 
-        A look that is not due makes nothing final: the exchange has had no time to recover.
+        A look before its time makes no absence final: the exchange may not have recovered yet.
         """
         state, clock, asked_ns = self._context.state, self._context.clock, self._context.clock.wall_ns()
         check = ValueCheck(series, is_second_look=True)
@@ -230,7 +231,7 @@ class Rechecker:
         state, now_ns = self._context.state, self._context.clock.wall_ns()
         requests = [each.request for each in state.requests.values() if each.request.again]
         live = [*((each.series, each.span) for each in requests), *self._looks]
-        # the requests of a verification, or of a second look, are no queries of their own
+        # the requests of a verification, or of a second look, are not separate queries
         running = Counter(each.series.exchange for each in requests if each.request_id.startswith(PREFIX))
         running.update(series.exchange for series, _ in self._looks)
         load = state.leases.load()

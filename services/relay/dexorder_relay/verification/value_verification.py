@@ -60,7 +60,7 @@ class ValueCheck:
 
     Attributes:
         claimed: Ranges that coverage claims, to be compared.
-        fetched: By the cells' period, ranges whose cells are in the table as the exchange gives them now.
+        fetched: By the cells' period, ranges of cells that the table has as the exchange gives them now.
         compared: By the cells' period, ranges of cells that were compared.
         is_second_look: It is about absences: only the largest cells are compared, and no candle may be smaller than
             the rounding of volumes where one is absent.
@@ -125,11 +125,11 @@ class ValueVerifier:
     async def check(
         self, check: ValueCheck, span: TimeRange | None, suspect: Iterable[TimeRange], caller: Caller | None
     ) -> AsyncGenerator[Waiting, None]:
-        """Compare the rows of a range with the exchange, and add what is found to a new ``check``.
+        """Compare the rows of a range with the exchange, and add the differences to a new ``check``.
 
         Args:
             suspect: Ranges in which rows are lost or must not be there; they are not compared.
-            caller: On whose behalf the cells are fetched.
+            caller: The cells are fetched for this caller.
 
         Raises:
             Exhausted: A quota of the caller is used up.
@@ -199,7 +199,7 @@ class ValueVerifier:
     async def _fetch(
         self, check: ValueCheck, seconds: int, ranges: Sequence[TimeRange], caller: Caller | None
     ) -> AsyncGenerator[Waiting, None]:
-        """Fetch cells, all ranges at the same time; requests that nobody waits for any more are cancelled."""
+        """Fetch cells, all ranges at the same time; requests are cancelled if the verification is abandoned."""
         kind = "cells" if check.is_second_look else "verify"
         verify_id, client_id = self._new_id(f"{kind}-")[: len(kind) + 13], caller.client_id if caller else ""
         check.fetched[seconds] = []

@@ -40,12 +40,12 @@ DIFFERENCES = "table and coverage differ"
 
 @dataclass(frozen=True, slots=True)
 class VerificationState:
-    """State of a verification: ``checked`` of ``windows``; ``span`` is None until known, and if nothing exists.
+    """State of a verification: ``checked`` of ``windows``; ``span`` is None until known, and for an empty range.
 
     Attributes:
         waiting: The request that the verification waits for.
         values: Comparison of the values with the exchange, if it was requested.
-        after_repair: The same for what a repair has fetched again.
+        after_repair: The same for ranges that a repair has fetched again.
         repair: The repair, if it was requested and has started.
     """
 
@@ -95,7 +95,7 @@ class Repair:
     removed_rows: int = 0
 
     def followed_by(self, other: Repair) -> Repair:
-        """Return this repair with the one of what it left; its requests replace those that ended because of that."""
+        """Return this repair and the repair of its leftovers; a newer request replaces older ones of the same range."""
         ended = [each for each in self.requests if not any(each.span.overlaps(part) for part in other.spans)]
         return replace(self, requests=(*ended, *other.requests))
 
@@ -119,9 +119,9 @@ class Verifier:
         """Verify everything that coverage or the table has in a range; the last step has the result.
 
         Args:
-            caller: On whose behalf something is fetched.
+            caller: Ranges are fetched for this caller.
             values: Compare the values with the exchange as well.
-            repair: Repair what is found. With ``values`` the last step follows when all is fetched, and compared again.
+            repair: Repair the findings. With ``values`` the last step follows when all is fetched, and compared again.
 
         Raises:
             Exhausted: A quota of the caller is used up.
@@ -164,7 +164,7 @@ class Verifier:
                     yield waiting
 
     async def _left(self, series: Series, spans: Sequence[TimeRange]) -> CoverageComparison:
-        """Return the rows that stand where a repair has found that the exchange has no candle (any more)."""
+        """Return the rows for which, according to a repair, the exchange has no candle (any more)."""
         found = CoverageComparison()
         for window in (
             part for each in spans for part in split_by_periods(each, series.period_seconds, WINDOW_PERIODS)
@@ -202,19 +202,19 @@ class Verifier:
     async def repair(
         self, series: Series, found: CoverageComparison, caller: Caller | None, differing: Sequence[TimeRange] = ()
     ) -> Repair:
-        """Remove rows that the table must not have, and fetch again what is lost, unsure or differs from the exchange.
+        """Remove rows that the table must not have; fetch lost, unsure and differing ranges again.
 
         Coverage is retracted first, then rows are removed, then requests are accepted: a kill in between leaves ranges
-        missing or rows for the next repair. It is completed even if the caller is cancelled. Ranges that others have
-        retracted meanwhile are left to them. Beyond ``MAX_REPAIRED_RANGES`` ranges the rest stays as it is.
+        missing or rows for the next repair. It is completed even if the caller is cancelled. Ranges that another call
+        has retracted since are left to it. Beyond ``MAX_REPAIRED_RANGES`` ranges the rest stays as it is.
 
         Args:
-            caller: On whose behalf ranges are fetched.
-            differing: Ranges whose values differ from the exchange's.
+            caller: Ranges are fetched for this caller.
+            differing: Ranges with values that differ from the exchange's.
 
         Raises:
-            Exhausted: A quota of the caller is used up; nothing was changed.
-            InvalidRequest: A request exceeds a quota by itself; nothing was changed.
+            Exhausted: A quota of the caller is used up; the table is unchanged.
+            InvalidRequest: A request exceeds a quota by itself; the table is unchanged.
             Unavailable: A table or the store cannot be read or written now.
         """
         look = await self._read(lambda: self._mender.look(series, found.wrong, found.unexpected))
