@@ -1,4 +1,4 @@
-"""What a proxy says about a caller: the name in its certificate, or the claims of a JWT that the proxy has checked."""
+"""Headers of a proxy about a caller: the name in its certificate, or the claims of a JWT that the proxy has checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def peer_address(peer: str) -> IPv4Address | IPv6Address | None:
-    """Return the address of a peer as gRPC or our HTTP server writes it; None if it has none."""
+    """Return the address of a peer as gRPC or our HTTP server writes it; None without an address."""
     kind, _, rest = unquote(peer).partition(":")
     host = rest if kind == "http" else rest.rpartition(":")[0]
     try:
@@ -37,10 +37,10 @@ def is_proxy(address: IPv4Address | IPv6Address | None, networks: Collection[Net
 
 
 def forwarded_uri(header: str) -> str:
-    """Return the URI in the last element of `FORWARDED_CERTIFICATE`: each proxy on the way appends whom it saw.
+    """Return the URI in the last element of `FORWARDED_CERTIFICATE`: each proxy on the way appends the caller it saw.
 
     Raises:
-        Unauthenticated: There is no element, or the last one has not one URI.
+        Unauthenticated: The header is empty, or its last element does not have exactly one URI.
     """
     last = _split(header, ",")[-1]
     uris = [value for name, _, value in (each.partition("=") for each in _split(last, ";")) if name.lower() == "uri"]

@@ -1,4 +1,4 @@
-"""Spans of this process, by OpenTelemetry's API, which does nothing until an SDK is set up.
+"""Spans of this process, by OpenTelemetry's API, which has no effect until an SDK is set up.
 
 A part sets one up by `configure` if the environment names a collector (``OTEL_EXPORTER_OTLP_ENDPOINT``). No package of
 the SDK is imported otherwise. A client in an application that traces itself uses the SDK of the application.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-log = logging.getLogger(__name__)  # of the standard library: a command has no other
+log = logging.getLogger(__name__)  # of the standard library, because commands do not use structlog
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 TRACEPARENT = "traceparent"
@@ -108,7 +108,7 @@ def export(part: str, exporter: SpanExporter, processor: Any) -> None:
         """Ids that `record` may choose."""
 
         def generate_span_id(self) -> int:
-            # not those of the module ``random``, whose seed a program may set to the same value at every start
+            # not from the module ``random``: a program may set its seed to the same value at every start
             return _next_span_id.get() or _random.getrandbits(64) or 1
 
         def generate_trace_id(self) -> int:
@@ -204,7 +204,7 @@ def serve(name: str, metadata: Metadata | None, attributes: Attributes, *, root:
     """Start the span of a call that a server answers; return None if its caller does not trace it.
 
     Args:
-        root: Start a trace, subject to sampling, if the caller says nothing about one.
+        root: Start a trace, subject to sampling, if the caller sends no context.
     """
     carrier = {key: value for key, value in metadata or () if key in (TRACEPARENT, _TRACESTATE)}
     if not carrier and not root:

@@ -54,7 +54,7 @@ class _Absent:
         return self._source.newest_s(now_ns=now_ns)
 
     def _computed(self, period: Period, rows: Candles, *, now_ns: int) -> Candles:
-        """Return candles of a period with those that overlap the absent time made of the minutes outside it."""
+        """Return candles of a period; candles that overlap the absent time are made of the minutes outside it."""
         ends_s = period.opens_s(period.indexes(rows.open_s) + 1)
         touched = (rows.open_s < self._span_s[1]) & (ends_s > self._span_s[0])
         if not touched.any():

@@ -53,7 +53,7 @@ class Candles:
 class CandleRequest:
     """Request for candles: both ends inclusive on the open time, in milliseconds.
 
-    With ``start_ms`` the oldest ``limit`` candles from there on; without it the newest ``limit`` up to ``end_ms``.
+    With ``start_ms`` the oldest ``limit`` candles after it; without it the newest ``limit`` up to ``end_ms``.
     """
 
     start_ms: int | None
@@ -67,7 +67,7 @@ class Source(Protocol):
     instrument: SimInstrument
 
     def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
-        """Return ascending candles in units (float64) that open by ``now_ns``; empty where there is no data."""
+        """Return ascending candles in units (float64) that open by ``now_ns``; empty without data."""
 
     def newest_s(self, *, now_ns: int) -> int:
         """Return the last second with data, for windows that end "now"; at most ``now_ns``."""

@@ -1,7 +1,7 @@
 """Fault rules: the requests that fail, and how. Pure; the server applies them to answers, `spoiling` to rows.
 
-Statuses and bodies are those that exchanges and their proxies really send: a 200 with half a JSON text or with a web
-page is the kind that loses data silently.
+Exchanges and their proxies really send these statuses and bodies: a 200 with half a JSON text or with a web page is the
+kind that loses data silently.
 """
 
 from __future__ import annotations

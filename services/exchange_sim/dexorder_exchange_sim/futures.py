@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SimFuture:
-    """One future, as an exchange lists it.
+    """One future in an exchange's list.
 
     Attributes:
         settle: Currency of settlement: the quote of a linear future, the base of an inverse one.

@@ -1,4 +1,4 @@
-"""Markets of the simulated exchange, and the funding of those that also are perpetual futures. Pure."""
+"""Markets of the simulated exchange, and the funding of its perpetual futures. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class SimInstrument:
     """One spot market.
 
     Attributes:
-        price_decimals: Decimals of the tick size; None for recorded data, whose values are printed as they are.
+        price_decimals: Decimals of the tick size; None for recorded data, with values that are printed unchanged.
         lot_decimals: Decimals of the lot size; None for recorded data.
         active: False lists the market as halted (``BREAK``); its history stays readable.
         listed_s: First second with data, midnight UTC.
         delisted_s: First second after the data, midnight UTC; None for a market that continues.
         outage_s: First second of a gap in the data and the first one after it, both midnight UTC.
-        busy_minutes: Minutes of each hour that have trades; the others have no candle.
+        busy_minutes: Minutes of each hour that have trades, and therefore a candle.
         busy_seconds: Seconds of each such minute that have trades.
         price: Price on the reference day (see `market`).
         daily_volatility: Standard deviation of a day's logarithmic return.
@@ -114,7 +114,7 @@ INSTRUMENTS = (
 
 
 def extra_instruments(count: int, *, busy_seconds: int = 60) -> list[SimInstrument]:
-    """Return further markets, ``X0001/USDT`` and on, for tests of many subscriptions.
+    """Return more markets, ``X0001/USDT`` and so on, for tests of many subscriptions.
 
     Args:
         busy_seconds: Seconds of each minute that have trades.

@@ -85,7 +85,7 @@ class SyntheticMarket:
         return min(now_ns // 1_000_000_000, self._end_s)
 
     def _oldest(self, period: Period, low: int, high: int, limit: int, now_s: int) -> Candles:
-        """Return the first ``limit`` candles with indexes in [low, high]; search further where there are gaps."""
+        """Return the first ``limit`` candles with indexes in [low, high]; continue the search across gaps."""
         parts, count, width = [self._rows(0, 0, 0)], 0, limit
         while count < limit and low <= high:
             parts.append(self._span(period, low, min(high, low + width - 1), now_s)[: limit - count])
@@ -93,7 +93,7 @@ class SyntheticMarket:
         return concat(parts)
 
     def _newest(self, period: Period, low: int, high: int, limit: int, now_s: int) -> Candles:
-        """Return the last ``limit`` candles with indexes in [low, high]; search further where there are gaps."""
+        """Return the last ``limit`` candles with indexes in [low, high]; continue the search across gaps."""
         parts, count, width = [self._rows(0, 0, 0)], 0, limit
         while count < limit and low <= high:
             rows = self._span(period, max(low, high - width + 1), high, now_s)

@@ -4,7 +4,7 @@
 | --- | --- |
 | ``ws_close``, ``ws_abort`` | the message is lost; a close frame with code 1001; a TCP reset |
 | ``ws_half`` | the first half of the message's frame, then a TCP reset |
-| ``ws_silence``, ``ws_freeze`` | nothing is sent for ``hang_s``, and that time's messages are lost; also no pong |
+| ``ws_silence``, ``ws_freeze`` | no message and no pong is sent for ``hang_s``; that time's messages are lost |
 | ``ws_lag`` | the message and all behind it wait until ``lag_s`` have passed |
 | ``ws_garbage``, ``ws_cut`` | malformed text or binary data, or half of the text, instead of the message |
 | ``ws_drop``, ``ws_double`` | the message is lost; is sent again at once |
@@ -100,7 +100,7 @@ class SocketOutbox:
             self._let_go(now_s)
 
     def strike(self, rule: FaultRule, *, now_s: float, roll: int = 0, text: str | None = None) -> None:
-        """Start a fault of `AT_ONCE`, for all messages from now on or in place of one."""
+        """Start a fault of `AT_ONCE`, for all later messages or in place of one."""
         if rule.kind in ("ws_silence", "ws_freeze"):
             self._silent_until_s = now_s + rule.hang_s
             if rule.kind == "ws_freeze":
@@ -118,7 +118,7 @@ class SocketOutbox:
             self._add(Close(clean=rule.kind == "ws_close"), now_s)
 
     def due(self, *, now_s: float) -> list[Action]:
-        """Return what is to be done now, in this order."""
+        """Return the actions that are due, in order."""
         if self._held and now_s >= self._held_s + _HELD_S:
             self._let_go(now_s)
         found = []

@@ -81,7 +81,7 @@ class Sockets:
 
 
 class _Connection:
-    """One WebSocket: reads commands, and sends what is due by the exchange's clock."""
+    """One WebSocket: reads commands, and sends messages when they are due by the exchange's clock."""
 
     def __init__(
         self,

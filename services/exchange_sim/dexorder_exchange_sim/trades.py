@@ -45,10 +45,10 @@ class TradeSource(Source, Protocol):
     """Source of one symbol's candles and of the trades that they consist of."""
 
     def trades(self, first_id: int, limit: int, *, now_ns: int) -> Trades:
-        """Return those of the ``limit`` ids from ``first_id`` on that exist, none after ``now_ns``."""
+        """Return the existing trades among the ``limit`` ids starting with ``first_id``, none after ``now_ns``."""
 
     def first_trade_at(self, time_ms: int, *, now_ns: int) -> int:
-        """Return the id of the first trade at or after a time; one past the newest if there is none."""
+        """Return the id of the first trade at or after a time; one past the newest without such a trade."""
 
 
 class RecordedTrades:

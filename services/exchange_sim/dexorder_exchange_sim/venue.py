@@ -47,7 +47,7 @@ class SimClock:
         self._set_ns = time.monotonic_ns()
 
     def pace(self, speed: float) -> None:
-        """Change the speed from now on."""
+        """Change the speed of the clock, starting now."""
         self.advance(0)
         self.speed = speed
 
@@ -79,7 +79,7 @@ class ClockChange(BaseModel):
 
 
 class IdsChange(BaseModel):
-    """Market whose ids start again, by the exchange's id."""
+    """Market with ids that start again, by the exchange's id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -89,8 +89,8 @@ class IdsChange(BaseModel):
 class SimVenue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
-    ``extra`` markets are added; ``futures`` are only listed. ``dark`` holds the ``dark_pools`` by the id
-    of the market whose name they share.
+    ``extra`` markets are added; ``futures`` are only listed. ``dark`` holds the ``dark_pools`` by the id of the market
+    with the same name.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class SimVenue:
         """Let the ids of a market start again with its next trade; return that trade.
 
         Raises:
-            ValueError: The market is not known, or has no trades.
+            ValueError: The market is unknown or has never traded.
         """
         source = self.sources.get(id)
         if not isinstance(source, TradeSource):

@@ -81,11 +81,11 @@ class AckTracker:
 
     @property
     def lowest_unacked(self) -> int:
-        """The offset to commit; ``next_offset`` if nothing is pending."""
+        """The offset to commit; ``next_offset`` without pending records."""
         return next(iter(self._pending), self._next)
 
     def last_ack_deadline_ns(self) -> int:
-        """Return the latest end of an ack timeout; 0 if nothing is pending."""
+        """Return the latest end of an ack timeout; 0 without pending records."""
         return max((each.due_ns for each in self._pending.values()), default=0)
 
     @property
@@ -168,7 +168,7 @@ class AckTracker:
         return True
 
     def ack(self, offset: int) -> bool:
-        """Ack one record, whoever has it; return False if it was acked before.
+        """Ack one record, no matter which caller has it; return False if it was acked before.
 
         One that was not delivered yet will be skipped; raise Exhausted if too many of these are kept.
         """

@@ -72,7 +72,7 @@ class RecordRefused(InvalidRequest):
 
 
 def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
-    """Return the error of a record, whose value has ``size`` bytes, that was not written."""
+    """Return the error of a record, with a value of ``size`` bytes, that was not written."""
     code, text = error.code(), error.str()
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordRefused(f"message of {size} bytes is larger than topic {topic!r} allows")

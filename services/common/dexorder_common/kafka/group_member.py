@@ -1,6 +1,6 @@
 """Member of a Kafka group: one thread with one consumer, for all topics that this process reads in the group.
 
-The thread fetches, commits and takes part in rebalances, as the topics' queues decide. Only it uses the consumer. The
+The topics' queues decide when the thread fetches, commits and takes part in rebalances. Only it uses the consumer. The
 queues are shared with the callers, under one lock that is never held across a blocking call.
 """
 
@@ -40,7 +40,7 @@ MEMBER_OPTIONS: dict[str, Any] = {
     # A position that the log does not have: before it after retention, behind it if it went back.
     "auto.offset.reset": "earliest",
     "enable.partition.eof": True,
-    # A member that joins or leaves, also for another topic of the group, does not interrupt other partitions.
+    # A member that joins or leaves, even for another topic of the group, does not interrupt other partitions.
     "partition.assignment.strategy": "cooperative-sticky",
     # Partitions that are added to a topic are found after this time.
     "topic.metadata.refresh.interval.ms": 5_000,
@@ -86,7 +86,7 @@ class GroupMember:
         return list(self._topics)
 
     def read(self, reading: TopicReading) -> bool:
-        """Read a topic that is not read or was stopped, from now on; return False if the thread has ended."""
+        """Start to read a topic that is not read or was stopped; return False if the thread has ended."""
         with self.lock:
             if self._closed:
                 return False
@@ -124,8 +124,8 @@ class GroupMember:
         """Commit as a member of the group, and continue from there if the topic is one read here.
 
         Cancelling the future before it runs withdraws the request. It raises NotAssigned for a partition of a topic
-        read here that is not ours now, KafkaException if Kafka refuses, NotRead if the thread ends first; then
-        nothing is committed.
+        read here that is not ours now, KafkaException if Kafka refuses, NotRead if the thread ends first; in these
+        cases no offset is committed.
         """
         with self.lock:
             if self._closed:
@@ -303,7 +303,7 @@ class GroupMember:
             with self.lock:
                 reading.queue.repositioned(partition, position)
 
-    # ---- rebalances; Kafka's client calls these inside poll(), and what they raise would not reach us as it is
+    # ---- rebalances; Kafka's client calls these inside poll(), which would change an exception from them
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:

@@ -1,7 +1,7 @@
 """Joined records of topic ``dexorder.ticks``: records of trades of many markets in one Kafka record.
 
-A Kafka record costs each part that handles it about the same, whatever it has. The records that it joins keep their
-headers and values, so each of them still settles its own span of its own market. docs/protocol.md has the contract.
+A Kafka record costs each part that handles it about the same, small or large. The records that it joins keep their
+headers and values, so each of them still settles a span of one market. docs/protocol.md has the contract.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lane_of(ticker: str) -> str:
 
 
 def join_records(records: Iterable[TradesRecord]) -> bytes:
-    """Return the value of a joined record, whose headers are `JOINED_HEADERS`."""
+    """Return the value of a joined record; its headers are `JOINED_HEADERS`."""
     joined = [
         pb.JoinedRecord(
             ticker=headers.ticker,
@@ -61,7 +61,7 @@ def join_records(records: Iterable[TradesRecord]) -> bytes:
 
 
 def is_joined(headers: Mapping[str, str]) -> bool:
-    """Return whether a record with these headers is a joined one, of whichever version."""
+    """Return whether a record with these headers is a joined one, of any version."""
     return headers.get(_KIND) == _JOINED
 
 
@@ -95,7 +95,7 @@ def headers_of(record: pb.JoinedRecord) -> PageHeaders:
 
 
 def records_in(headers: Mapping[str, str], value: bytes) -> Iterator[TradesRecord]:
-    """Yield the records in one of the topics', joined or not; leave out those that can't be read."""
+    """Yield the records in one of the topics', joined or not; leave out unreadable ones."""
     if not is_joined(headers):
         with suppress(InvalidRequest):
             yield TradesRecord(PageHeaders.parse(headers), value)

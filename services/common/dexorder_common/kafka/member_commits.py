@@ -1,4 +1,4 @@
-"""Commits of a group: of a member, which follow from acks or are set by callers, and those of any consumer.
+"""Commits of a group: of a member, which follow from acks or are set by callers, and of any consumer.
 
 Only the member's thread uses its consumer; the queues are shared under the member's lock.
 """
@@ -96,7 +96,7 @@ class MemberCommits:
                 request.done.set_exception(error)
 
     def reset(self) -> None:
-        """Start with a new consumer, which has no commit in progress."""
+        """Start with a new consumer, without a commit in progress."""
         self._committing = None
 
     def soon(self) -> None:
@@ -104,7 +104,7 @@ class MemberCommits:
         self._next_commit_s = 0.0
 
     def step(self, consumer: Consumer) -> None:
-        """Serve the requests, or commit what was acked if it is time."""
+        """Serve the requests, or commit the acks if it is time."""
         if self._requests:
             self._serve_requests(consumer)
         else:
@@ -180,7 +180,7 @@ class MemberCommits:
             self._log.warning("last commit failed, records will be delivered again", reason=error_text(error))
 
     def stop_delivering(self, places: Iterable[Place]) -> dict[Place, Commit]:
-        """Return the last commits: with every ack that was accepted because none is from now on."""
+        """Return the last commits: they have every accepted ack, and later acks are refused."""
         commits = {}
         with self._lock:
             for topic, partition in places:

@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 10.0
 
 
 async def create_topics(admin: AdminClient, topics: Sequence[NewTopic]) -> set[str]:
-    """Create topics; return the names of those that did not exist.
+    """Create topics; return the names of the new ones.
 
     Raises:
         KafkaException: One can't be created; others may have been.

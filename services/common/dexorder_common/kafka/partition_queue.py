@@ -37,8 +37,8 @@ class ReadRules:
 
     Attributes:
         new_group_start: ``BEGINNING`` or ``END``, for a group without any commit in the topic.
-        max_pending: Unacked records of a partition, then it gets no new ones; also the early acks that are kept.
-        max_retries: A record is given up after so many deliveries by timeout; -1 for never.
+        max_pending: Unacked records of a partition above which it gets no new ones, and number of early acks kept.
+        max_retries: A record is given up after this many deliveries by timeout; -1 for never.
         sparse: Commit the acks above the lowest unacked offset as well.
         keep_records: Keep delivered records until their ack; otherwise they are read from Kafka again.
         buffer_records: Fetched records of a partition at which fetching pauses, until half of it.
@@ -96,7 +96,7 @@ class PartitionQueue(Generic[T]):
         self.length_bytes = 0
         self._epoch_end = 0  # the record of ``epoch`` is the one before
         self._ended = False
-        # The record before our position, whose epoch tells whether the log is still the same; None if it was compared.
+        # The record before our position. Its epoch tells whether the log is still the same; None if it was compared.
         self._compared_at: int | None = None
         # Offset that Kafka's next record should have, or be behind; None if unknown.
         self._read_at: int | None = None
@@ -127,9 +127,9 @@ class PartitionQueue(Generic[T]):
         """Start to deliver records; return the position at which the consumer starts.
 
         Args:
-            commit: Kafka's commit; None if the group has none in this partition.
-            start: Position without one.
-            epoch: That of the commit; -1 if it has none.
+            commit: Kafka's commit of the group in this partition; may be None.
+            start: Position without a commit.
+            epoch: Epoch of the commit; -1 without one.
         """
         self.assigned = True
         self.paused = False
@@ -206,11 +206,11 @@ class PartitionQueue(Generic[T]):
         self._kept.clear()
         self._drop_fetched()
 
-    # ---- what the consumer reads
+    # ---- records from the consumer
 
     @property
     def _reads(self) -> bool:
-        """Return whether what the consumer reads is ours: it is where it should be."""
+        """Return whether the consumer's records are ours: the consumer is where it should be."""
         return self.assigned and self._position is None
 
     def fetched(self, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
@@ -218,12 +218,12 @@ class PartitionQueue(Generic[T]):
 
         It has gone back if a record is below our position, since the consumer continues at the log's start when
         the log ends before its position; if it is of an older epoch of the partition's leaders; or if the record before
-        the first position is of a later one: it was written after others at these offsets. librdkafka compares only a
-        log whose present epoch its consumer does not know yet.
+        the first position is of a later one: it was written after others at these offsets. librdkafka compares a log
+        only while its consumer does not know the current epoch.
 
         Args:
-            epoch: That of the last record.
-            first_epoch: That of the first one.
+            epoch: Epoch of the last record.
+            first_epoch: Epoch of the first record.
         """
         if not self._reads:
             return True
@@ -357,7 +357,7 @@ class PartitionQueue(Generic[T]):
         return changed
 
     def give_back(self, offset: int, *, now_ns: int) -> bool:
-        """Make a record due at once; return False if nobody has it."""
+        """Make a record due at once; return False if it is not pending."""
         if self.tracker is None or not self.tracker.give_back(offset, now_ns=now_ns):
             return False
         self._given_back = not self.rules.keep_records

@@ -19,7 +19,7 @@ class TopicQueue(Generic[T]):
     """Partitions of one topic.
 
     Attributes:
-        gone_back: How many times a partition's log went back; whoever counts them sets it to 0.
+        gone_back: How many times a partition's log went back; the reader of the count sets it to 0.
     """
 
     def __init__(self, rules: ReadRules) -> None:
@@ -40,9 +40,9 @@ class TopicQueue(Generic[T]):
         """Start to deliver a partition's records; return the position at which the consumer starts.
 
         Args:
-            commit: Kafka's commit; None if the group has none in this partition.
-            new_group: Whether it has none in the whole topic; otherwise a partition without one was added later.
-            epoch: That of the commit; -1 if it has none.
+            commit: Kafka's commit of the group in this partition; may be None.
+            new_group: Whether the whole topic has no commit; otherwise a partition without a commit was added later.
+            epoch: Epoch of the commit; -1 without one.
         """
         part = self._part(partition)
         if not part.assigned:
@@ -63,8 +63,8 @@ class TopicQueue(Generic[T]):
     def restart(self, partition: int, commit: Commit) -> None:
         """Continue at a commit that was set from outside; it stays as it is until an ack changes it.
 
-        Pending records are forgotten. Their acks may still come; they must not count for the records that are delivered
-        from now on.
+        Pending records are forgotten. Their acks may still come; they must not count for records that are delivered
+        later.
         """
         self._partitions[partition].restart(commit)
 
@@ -75,7 +75,7 @@ class TopicQueue(Generic[T]):
         for part in self._partitions.values():
             part.go_back()
 
-    # ---- what the consumer reads
+    # ---- records from the consumer
 
     def fetched(self, partition: int, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
         """Add records in the order of the log; return False if it went back: see `PartitionQueue.fetched`."""
@@ -137,7 +137,7 @@ class TopicQueue(Generic[T]):
 
     @property
     def paused(self) -> set[int]:
-        """Partitions that are not fetched, because nobody takes their fetched records."""
+        """Partitions that are not fetched, because their fetched records are not taken."""
         return {p for p, part in self._partitions.items() if part.assigned and part.paused}
 
     def has_room(self, partition: int) -> bool:
@@ -148,7 +148,7 @@ class TopicQueue(Generic[T]):
     # ---- what callers do
 
     def take(self, limit: int = 1, *, now_ns: int) -> list[Delivery[T]]:
-        """Return the next deliveries; none if there are no records or too many are unacked."""
+        """Return the next deliveries; empty without records, or if too many are unacked."""
         found: list[Delivery[T]] = []
         for _ in range(len(self._order)):
             if len(found) >= limit:
@@ -176,7 +176,7 @@ class TopicQueue(Generic[T]):
         return self._part(partition).ack(offset, delivered_only=delivered_only)
 
     def give_back(self, partition: int, offset: int, *, now_ns: int) -> bool:
-        """Make a record due at once because its caller went away or does not want it; return False if nobody has it."""
+        """Make a record due at once because its caller went away or does not want it; return False if not pending."""
         part = self._partitions.get(partition)
         return part is not None and part.give_back(offset, now_ns=now_ns)
 
@@ -197,8 +197,8 @@ class TopicQueue(Generic[T]):
     def commits(self, partitions: Iterable[int] | None = None) -> dict[int, Commit]:
         """Return the positions not committed yet, by assigned partition; call ``committed`` when Kafka has them.
 
-        Never beyond the last record that was delivered, whatever was acked early: a commit beyond the log's end could
-        not be told from a commit in an earlier topic of that name.
+        They are never beyond the last delivered record, even after early acks: a commit beyond the log's end would look
+        like a commit in an earlier topic of that name.
         """
         numbers = self._order if partitions is None else partitions
         parts = ((number, self._partitions.get(number)) for number in numbers)
@@ -240,7 +240,7 @@ class TopicQueue(Generic[T]):
         return {p: QueueProgress(each.pending, each.lowest_unacked, each.next_offset) for p, each in trackers}
 
     def last_ack_deadline_ns(self) -> int:
-        """Return the latest end of an ack timeout; 0 if nothing is pending."""
+        """Return the latest end of an ack timeout; 0 without pending records."""
         return max((each.last_ack_deadline_ns() for each in self._trackers().values()), default=0)
 
     def in_flight(self) -> int:

@@ -73,7 +73,7 @@ def _arrow_type(kind: IcebergType) -> pa.DataType:
 
 
 def with_integer_times(column: pa.Field[Any]) -> pa.Field[Any]:
-    """Return a field whose times are integers, in microseconds."""
+    """Return a field with its times as integers, in microseconds."""
     return pa.field(column.name, _integer_type(column.type))
 
 

@@ -115,7 +115,7 @@ class CatalogSettings(BaseSettings):
         return {key: _harmless(value) for key, value in self.properties().items() if key in PUBLIC_PROPERTIES}
 
     def over(self, announced: Mapping[str, str]) -> dict[str, str]:
-        """Return announced properties, overridden by those that are set here."""
+        """Return announced properties, overridden by the ones set here."""
         given: dict[str, str] = {
             key: getattr(self, key) for key in ("type", "uri", "warehouse") if key in self.model_fields_set
         }
@@ -169,7 +169,7 @@ def with_driver(uri: str) -> str:
 
 
 def with_password(uri: str, password: str) -> str:
-    """Return a PostgreSQL URI that has no password with this one; return any other URI unchanged."""
+    """Return a PostgreSQL URI without a password with this one added; return any other URI unchanged."""
     if not uri.startswith("postgresql"):
         return uri
     url = make_url(uri)
@@ -181,7 +181,7 @@ def tls_context(sslmode: str | None, sslrootcert: str | None) -> ssl.SSLContext 
 
     Args:
         sslmode: disable, allow, prefer, require, verify-ca or verify-full, else ValueError; None means prefer.
-        sslrootcert: PEM file of the certificate authority; None or ``system`` trusts those of the machine.
+        sslrootcert: PEM file of the certificate authority; None or ``system`` trusts the machine's authorities.
     """
     match sslmode:
         case "disable":

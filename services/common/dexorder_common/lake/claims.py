@@ -2,7 +2,7 @@
 
 A commit of such a table names a small file with its claims (``commit_state``), so claims are visible with their rows.
 The pipeline's maintenance appends them to ``trading.coverage`` later; the summary of that append names, for each table,
-the newest snapshot whose claims ``trading.coverage`` then has. Whoever reads coverage reads all (``read_coverage``).
+the newest snapshot with claims that ``trading.coverage`` then has. ``read_coverage`` reads both places.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ALWAYS_TRUE = AlwaysTrue()
 def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]:
     """Return the claims of good pages: one row for each contiguous run of pages of one dispatch.
 
-    A page whose span is empty claims nothing.
+    A page with an empty span makes no claim.
 
     Args:
         now_ns: Time of the commit.
@@ -98,11 +98,11 @@ def _join(row: CoverageRow, following: CoverageRow) -> CoverageRow | None:
 
 
 def join_claims(rows: pa.Table) -> pa.Table:
-    """Return rows of coverage with those of one series and dispatch that follow one another as one row.
+    """Return rows of coverage with adjacent rows of one series and dispatch joined.
 
     Claims and retractions are ordered by their dispatches, so the joined row claims the same against any retraction. It
-    has the later time of commit: whoever reads the rows since a time misses none. Rows with absences that are
-    provisional stay as they are because the age of an absence is that of its row.
+    has the later time of commit: a reader of the rows since a time misses no claim. Rows with provisional absences stay
+    as they are because an absence is as old as its row.
     """
     found = set(map(decode_coverage, COVERAGE.rows(rows)))  # one may be there twice
     return _encoded(joined(_ordered(found), _join_collected))
@@ -154,11 +154,11 @@ def read_coverage(
 def collect_claims(catalog: Catalog, *, now_ns: int) -> int:
     """Append the claims that are not in ``trading.coverage`` yet, as committed now; return the number of their rows.
 
-    Claims of one dispatch that follow one another become one row. Then their files are removed; whoever was reading one
-    of them reads the tables again.
+    Adjacent claims of one dispatch become one row. Then their files are removed; a process that was reading one of them
+    reads the tables again.
 
     Raises:
-        CommitLost: Another process has appended to the table meanwhile; nothing has changed.
+        CommitLost: Another process has appended to the table since it was loaded; the table is unchanged.
     """
     tables, collected = _load(catalog)
     waiting = [(each, path) for each in tables for _, path in each.newer(collected)]
@@ -240,7 +240,7 @@ def _names() -> str:
 
 @dataclass(frozen=True)
 class _Claimer:
-    """A table whose commits claim coverage; the property ``mark`` says which of them ``trading.coverage`` has."""
+    """A table with commits that claim coverage; the property ``mark`` says which of them ``trading.coverage`` has."""
 
     mark: str
     table: Table
@@ -259,7 +259,7 @@ class _Claimer:
 
 
 def _load(catalog: Catalog) -> tuple[list[_Claimer], Table | None]:
-    """Return the tables, and then ``trading.coverage``: what was collected meanwhile is in it."""
+    """Return the tables, and ``trading.coverage`` loaded after them, so that it has all claims collected before."""
     found = [(_mark_of(declared), declared.load(catalog)) for declared in CLAIMING]
     return [_Claimer(mark, table) for mark, table in found if table is not None], COVERAGE.load(catalog)
 

@@ -31,7 +31,7 @@ _REPLACED_BYTES = 32 * 1024
 
 
 class CommitLost(Conflict):
-    """Another writer has committed since the table was loaded; nothing has changed. Load it, look, and try again."""
+    """Another writer has committed since the table was loaded. Nothing was committed; load the table and try again."""
 
 
 class _Loaded(Transaction):
@@ -106,16 +106,16 @@ def commit_updates(table: Table, updates: Iterable[TableUpdate], requirements: I
     """Commit updates, and remove the metadata files that are older than the table's properties say.
 
     Raises:
-        CommitFailedException: A requirement is not met, or another writer was faster; nothing has changed.
+        CommitFailedException: A requirement is not met, or another writer was faster. The table is unchanged.
     """
     unchanged = AssertTableUUID(uuid=table.metadata.table_uuid)
     committed = table.catalog.commit_table(table, (unchanged, *requirements), tuple(updates))
-    with suppress(Exception):  # what stays is removed as files that nothing references
+    with suppress(Exception):  # files that stay are removed as orphans
         table.catalog._delete_old_metadata(table.io, table.metadata, committed.metadata)
 
 
 def remove_files(io: FileIO, files: Iterable[DataFile]) -> None:
-    """Delete uncommitted files; maintenance removes those that cannot be deleted now."""
+    """Delete uncommitted files; maintenance removes files that cannot be deleted now."""
     for file in files:
         with suppress(Exception):
             io.delete(file.file_path)

@@ -1,7 +1,7 @@
 """State that the commits of the pipeline carry in the snapshot summaries of a table. Pure.
 
 Rows, the position in the source and the claims of coverage become visible with one snapshot. A compaction or another
-writer makes snapshots without a state, so the state of a table is that of the nearest ancestor that has one.
+writer makes snapshots without a state, so the state of a table is the state of the nearest ancestor that has one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class CommitState:
     """State after a commit.
 
     Attributes:
-        offsets: By address of a source, the records whose rows and claims are committed.
+        offsets: By address of a source, the records with committed rows and claims.
         dispatch: Largest number of a dispatch with committed rows or claims.
         claims: Path of the file with the claims of this commit alone; empty if it made none.
-        resume: By address of a source, the records that are reported too: whoever continues starts there, so that a
-            batch is reported of which only the commit succeeded.
+        resume: By address of a source, the records that are reported too: the next run starts there, so that a batch is
+            reported of which only the commit succeeded.
         topics: By address of a source, the id of the topic to which its offsets belong.
         epochs: By address of a source, the epochs of the partitions' leaders who had the records before its offsets.
-        udf_state: Path of the file with the state of the UDF whose output the table is; empty for other tables.
+        udf_state: Path of the file with the state of the UDF that fills the table; empty for other tables.
         udf_sent: Rows of that UDF, from the first one, that its topic and its user have got too.
     """
 
@@ -68,7 +68,7 @@ class CommitState:
 
     @classmethod
     def decode(cls, summary: Mapping[str, str]) -> Self | None:
-        """Parse a snapshot's summary; return None if it has no state, or one that is not ours."""
+        """Parse a snapshot's summary; return None without a state, or for one that is not ours."""
         try:
             offsets, resume = _decode(summary[_OFFSETS]), _decode(summary.get(_RESUME, "{}"))
             topics = {str(source): str(topic) for source, topic in json.loads(summary.get(_TOPICS, "{}")).items()}
@@ -117,7 +117,7 @@ class CommitState:
         )
 
     def without(self, source: str, partitions: Collection[int]) -> Self:
-        """Return the state without the offsets of partitions whose log has started again."""
+        """Return the state without the offsets of partitions with a log that has started again."""
         kept, starts = (
             {**each, source: {p: offset for p, offset in each.get(source, {}).items() if p not in partitions}}
             for each in (self.offsets, self.resume)
@@ -125,7 +125,7 @@ class CommitState:
         return replace(self, offsets=kept, resume=starts)
 
     def position(self, source: str) -> dict[int, int]:
-        """Return the offsets at which whoever continues starts, of the partitions that the table knows."""
+        """Return the offsets at which the next run starts, of the partitions that the table knows."""
         return {**self.offsets.get(source, {}), **self.resume.get(source, {})}
 
 

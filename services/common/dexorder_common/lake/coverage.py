@@ -3,7 +3,7 @@
 Rows are only ever added to either table. A claim of coverage holds where no later retraction overlaps it, so both
 tables together determine coverage. The relay numbers dispatches and retractions in one sequence, which is their order.
 
-Rows are encoded to and decoded from dictionaries whose times are integers in microseconds, as ``IcebergTable.rows``
+Rows are encoded to and decoded from dictionaries with times as integers in microseconds, as ``IcebergTable.rows``
 returns them.
 """
 
@@ -51,8 +51,8 @@ class Claim:
     Attributes:
         dispatch: Number of the dispatch that settled it.
         fetched_ns: Time at which the exchange answered, in whole microseconds.
-        empty: Ranges verified to have no candle.
-        evidence: Proofs as `dexorder_common.model.proof` encodes them; ``page``, or what was merged, in older
+        empty: Ranges verified to be without candles.
+        evidence: Proofs as `dexorder_common.model.proof` encodes them; ``page``, or the merged kinds, in older
             rows.
     """
 

@@ -2,8 +2,8 @@
 
 The database of the catalog is synced with each commit. The files that the commit names are not: pyiceberg and Iceberg's
 Java leave that to the operating system, which writes them up to half a minute later. A cut of the power within this
-time would leave a catalog that names files which are empty or missing. So whoever writes a file syncs it, before
-anybody can name it. An object store has what it has confirmed.
+time would leave a catalog that names files which are empty or missing. So the writer of a file syncs it before a commit
+can name it. An object store keeps every file that it has confirmed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def with_synced_files(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def sync_file(path: Path) -> None:
-    """Have a closed file on disk, and its name and those of the folders above it."""
+    """Have a closed file on disk, with its name and the names of the folders above it."""
     folder = path.absolute().parent
     _sync(path)
     _sync(folder)

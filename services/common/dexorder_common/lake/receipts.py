@@ -1,4 +1,4 @@
-"""Receipts in a table's metadata: a tag, which keeps the snapshot, and a property, which says whose it is. Blocking.
+"""Receipts in a table's metadata: a tag, which keeps the snapshot, and a property, which names the owner. Blocking.
 
 Tag and property come and go in one commit, so neither is ever there alone. Expiry leaves snapshots with a tag that is
 not its own, and an orphan's search leaves their files.
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeptReceipt:
-    """What the table's metadata say of a receipt.
+    """A receipt in the table's metadata.
 
     Attributes:
         document_sha256: Hash of the document that the client has.
@@ -131,7 +131,7 @@ def keep(catalog: Catalog, wanted: KeptReceipt, check_room: Callable[[int], None
 
 
 def drop(catalog: Catalog, receipt: KeptReceipt) -> None:
-    """Remove a receipt; nothing happens if it is gone."""
+    """Remove a receipt; do nothing if it is gone."""
 
     def attempt() -> None:
         table = table_of(receipt.series.dataset).load(catalog)

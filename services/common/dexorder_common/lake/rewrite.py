@@ -50,7 +50,7 @@ def replace_rows(table: Table, where: BooleanExpression, rows: pa.Table, propert
         properties: Added to the snapshot's summary.
 
     Raises:
-        CommitLost: Another writer has committed since ``table`` was loaded; nothing has changed.
+        CommitLost: Another writer has committed since ``table`` was loaded; the table is unchanged.
     """
     wanted = _arrow(table, where)
     replaced = [task for task in _files(table, where) if any(len(part.filter(wanted)) for part in rows_of(table, task))]

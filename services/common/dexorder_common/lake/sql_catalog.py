@@ -1,8 +1,8 @@
-"""SQL catalog whose loads and commits cost about the same, however many snapshots a table has.
+"""SQL catalog with loads and commits that cost about the same for any number of snapshots of a table.
 
 pyiceberg parses a table's whole metadata at each load, and copies and serializes them at each commit. Here a load is
-one query while nobody else has committed, and a commit serializes only its own snapshot. What was read or written is
-never changed in place, so tables share it.
+one query while no other process has committed, and a commit serializes only its own snapshot. Metadata are never
+changed in place, so tables share them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CHEAP = (AddSnapshotUpdate, SetSnapshotRefUpdate, RemoveSnapshotRefUpdate)
 
 
 def _sync_commits(connection: Any, _: object) -> None:
-    """Have a commit synced, also with a rollback journal, whose deletion FULL does not sync."""
+    """Have a commit synced, even with a rollback journal: FULL does not sync its deletion."""
     connection.execute("PRAGMA synchronous = EXTRA")
 
 
@@ -62,7 +62,7 @@ class LakeCatalog(SqlCatalog):
         self._texts: dict[UUID, tuple[_JsonList, _JsonList]] = {}
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
-        """Create a namespace; raises NamespaceAlreadyExistsError also where another writer has just created it."""
+        """Create a namespace; raise NamespaceAlreadyExistsError even if another writer has just created it."""
         try:
             super().create_namespace(namespace, properties)
         except IntegrityError as error:

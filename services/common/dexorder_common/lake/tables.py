@@ -72,7 +72,7 @@ class IcebergTable:
         key: Columns that identify a row.
         version: Integer columns, compared in order, null as 0: of two rows with one key, the one with the larger
             values is kept. Empty if rows with one key are copies, of which the first is kept.
-        partitions: Used when the table is created; an existing table keeps its own, also for ``order`` and
+        partitions: Used when the table is created; an existing table keeps its partitions, ``order`` and
             ``properties``. Of ``schema`` it gets the optional columns that it lacks.
     """
 
@@ -159,7 +159,7 @@ def present_columns(table: Table, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def rows_in(series: Series, span: TimeRange) -> BooleanExpression:
-    """Return a filter for the rows of a series whose time is in ``span``."""
+    """Return a filter for the rows of a series with a time in ``span``."""
     made: Any = expressions  # its constructors' annotations do not cover (column, value)
     dataset = series.dataset
     values = (made.EqualTo(column, getattr(series, column)) for column in dataset.series_columns)
@@ -168,7 +168,7 @@ def rows_in(series: Series, span: TimeRange) -> BooleanExpression:
 
 
 def times_in(span: TimeRange) -> BooleanExpression:
-    """Return a filter for the rows of a UDF whose time is in ``span``."""
+    """Return a filter for the rows of a UDF with a time in ``span``."""
     made: Any = expressions
     rows: BooleanExpression = made.And(*_within("time", span))
     return rows

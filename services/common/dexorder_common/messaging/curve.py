@@ -168,7 +168,7 @@ def _authenticating(
 def curve_socket(socket: zmq.Socket[Any], key: Path) -> None:
     """Accept only clients with an allowed key on ``socket``, which is neither bound nor connected yet.
 
-    The metadata ``User-Id`` of a message is the sender's key, whatever routing id the sender claims.
+    The metadata ``User-Id`` of a message is the sender's key; the sender can choose only its routing id.
 
     Raises:
         ValueError: As ``read_key_pair``.
@@ -177,7 +177,7 @@ def curve_socket(socket: zmq.Socket[Any], key: Path) -> None:
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # refuse connections when there is no authenticator
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # refuse connections without an authenticator
 
 
 def curve_client(socket: zmq.Socket[Any], key: Path, server: Path) -> None:

@@ -1,4 +1,4 @@
-"""ZMTP handshakes: how long they may take, the events of those that fail, and what to check. Decides only.
+"""ZMTP handshakes: how long they may take, the events of failed ones, and what to check. Decides only.
 
 A proxy that detects protocols, such as Linkerd's, waits up to 10 s for a line end or HTTP/2's preface before it
 connects to the server. ZMTP's client sends 10 bytes without a line end and waits for the answer. So each such proxy on
@@ -29,7 +29,7 @@ _SILENT = (
 
 
 def explain_refusal(event: int, *, curve: bool) -> str:
-    """Return what may be wrong after a client's handshake failed.
+    """Return a possible reason for the failure of a client's handshake.
 
     Args:
         event: Which of `REFUSALS`.

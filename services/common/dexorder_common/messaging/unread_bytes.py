@@ -1,8 +1,8 @@
 """Bytes of each connection that the owner of a ZeroMQ socket has not read yet, and their limit.
 
 libzmq limits the bytes of one frame and the messages that wait. It limits neither the frames of a message, which it
-keeps until the last one arrives, nor the bytes that wait. So `ZmqTcpProxy` counts what it passes on to libzmq, the
-owner of the socket counts what it reads, and a connection with too much between the two has to wait.
+keeps until the last one arrives, nor the bytes that wait. So `ZmqTcpProxy` counts the bytes that it passes to libzmq,
+the owner of the socket counts the bytes that it reads, and a connection with too large a difference has to wait.
 
 The owner knows a message's connection by its address: the proxy reaches libzmq from another loopback address for each.
 """
@@ -42,7 +42,7 @@ class Connection:
 
     @property
     def unread(self) -> int:
-        """Return the bytes that have not been read. What was counted too much is no credit for later."""
+        """Return the bytes that have not been read. Bytes that were counted as read too early give no credit."""
         unread = self.passed - self.read + self._surplus
         if unread < 0:
             self._surplus -= unread
@@ -84,8 +84,8 @@ class UnreadBytes:
     def received(self, frames: Sequence[bytes], last: zmq.Frame) -> None:
         """Count a message that the owner has read; ``last`` is ZMQ's object of its last frame.
 
-        Peers of ZMTP 1.0 and 2.0 have no address, so what is read of them is not counted: they may send no more than
-        the limit.
+        Peers of ZMTP 1.0 and 2.0 do not have an address, so bytes read from them are not counted: they may send at most
+        the limit in all.
         """
         try:
             address = str(last["Peer-Address"])

@@ -3,7 +3,7 @@
 libzmq 4.3.5 aborts its process when a connection breaks that it has stopped reading and a heartbeat of either side
 follows (docs/decisions/0018). Peers connect to the proxy, and the proxy connects to libzmq on loopback and copies bytes
 in both directions. When a peer has gone, libzmq reads its last byte and then the end of the stream. A peer that sends
-faster than libzmq reads has to wait, as it would without the proxy.
+faster than libzmq reads has to wait, like without the proxy.
 
 With `UnreadBytes`, a peer has to wait as well while too much of it is unread. If that is no complete message, it would
 wait for ever, so its connection is closed.
@@ -64,7 +64,7 @@ class ZmqTcpProxy:
     ) -> str:
         """Accept peers at ``listen``, ``tcp://host:port``, and connect them to ``sock``.
 
-        If this proxy listens there already, only peers that connect from now on reach ``sock``.
+        If this proxy listens there already, only peers that connect later reach ``sock``.
 
         Args:
             unread: Counts the bytes that the owner of ``sock`` has not read, and limits them.
@@ -241,7 +241,7 @@ class _PeerSide(_Side):
             self._read_or_wait()
 
     def _close_if_stuck(self, read: int | None, reads: int) -> None:
-        """Close the connection if its owner has looked for messages, and found none of it, since the last time."""
+        """Close the connection if the owner has looked for messages since the last call and found none from it."""
         counted, unread = self._counted, self._unread
         if counted is None or unread is None or not counted.is_waiting:
             return

@@ -26,7 +26,7 @@ class Aggregate(NamedTuple):
 
     Attributes:
         candles: Their number, at least 1.
-        smallest_volume: Smallest volume above 0; infinite if there is none.
+        smallest_volume: Smallest volume above 0; infinite without any.
     """
 
     open: float
@@ -39,7 +39,7 @@ class Aggregate(NamedTuple):
 
 
 def aggregate(finer: Sequence[Candle]) -> Aggregate | None:
-    """Return candles in time order as one; None if there are none."""
+    """Return candles in time order as one; None without candles."""
     if not finer:
         return None
     return Aggregate(
@@ -87,7 +87,7 @@ def tallies(cell: Candle | None, finer: Aggregate | None, periods: int, volume_t
     """Return whether the finer candles are all trades of a cell; flat candles without volume may be absent.
 
     Args:
-        finer: None if there are no finer candles.
+        finer: None without finer candles.
         periods: Number of finer candles of a cell without holes. Where one may be missing, rounding must be less than
             the smallest volume.
     """
@@ -99,11 +99,11 @@ def tallies(cell: Candle | None, finer: Aggregate | None, periods: int, volume_t
 
 
 def agrees(cell: Candle | None, finer: Aggregate | None, volume_tolerance: float) -> bool:
-    """Return whether the finer candles add up to a cell; one whose volume is within the tolerance may be missing.
+    """Return whether the finer candles add up to a cell; one with a volume within the tolerance may be missing.
 
     Args:
-        cell: None if the exchange has no such candle because nothing was traded.
-        finer: None if there are no finer candles.
+        cell: None if the exchange lacks the candle because there were no trades.
+        finer: None without finer candles.
         volume_tolerance: Relative difference of volumes that rounding explains.
     """
     if cell is None or finer is None:

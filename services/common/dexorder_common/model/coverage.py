@@ -20,10 +20,10 @@ SHOWN_ROWS = 50
 
 
 class CoverageKind(StrEnum):
-    """Content of each period of a range: a row, the proof that there is no candle, or nothing known.
+    """Content of each period of a range: a row, the proof that the candle does not exist, or unknown.
 
-    A candle of a PROVISIONAL range may still turn up: its absence was queried too early, or too briefly. The trades of
-    PROVISIONAL_ROWS, or of their candles, are those that one source alone calls complete.
+    A candle of a PROVISIONAL range may still turn up: its absence was queried too early, or too briefly. In
+    PROVISIONAL_ROWS one source alone calls the trades, or the trades of the candles, complete.
     """
 
     ROWS = "rows"
@@ -138,7 +138,7 @@ class Coverage:
         return sorted([*self.known, *(CoverageRange(hole, CoverageKind.MISSING) for hole in holes)])
 
     def why_incomplete(self, span: TimeRange) -> str:
-        """Return a sentence that names what is not known of a range; empty if all of it is."""
+        """Return a sentence that names the unknown parts of a range; empty if all of it is known."""
         missing = subtract([span], [each.span for each in self.known])
         if not missing:
             return ""
@@ -190,16 +190,16 @@ class VerificationResult:
     """Differences between the table and its coverage. Lists have at most 10,000 ranges; the counts cover all of them.
 
     Attributes:
-        checked: From the first to the last period that coverage or the table has; None if they have none.
+        checked: From the first to the last period that coverage or the table has; None if both are empty.
         rows: Rows of the series.
         row_periods: Periods that coverage claims as rows.
         empty_periods: Periods that coverage claims as verified empty.
-        lost: Ranges claimed as rows that have no row.
+        lost: Ranges that coverage claims as rows and that lack them.
         unexpected: Ranges claimed as empty that have a row.
         duplicates: Periods with more than one row.
         surplus_rows: Rows beyond the first of a period.
         off_grid: Periods in which these rows are.
-        off_grid_rows: Rows whose open time is not on the period's grid.
+        off_grid_rows: Rows with an open time that is not on the period's grid.
         unclaimed_periods: Periods with a row that coverage does not claim; not a fault.
         repairs: Ids of the requests that this verification submitted to fetch ranges again.
         repaired_periods: Lost periods that these requests fetch.
@@ -237,8 +237,8 @@ class VerificationResult:
     def well(self, repaired: Sequence[RequestRecord] = ()) -> bool:
         """Return whether table, coverage and exchange agree, given the records of the requests among ``repairs``.
 
-        What a repair has fetched again agrees with the exchange, even if the exchange's own candles contradict each
-        other.
+        A range that a repair has fetched again agrees with the exchange, even if the exchange's own candles contradict
+        each other.
         """
         mended = self.wrong_rows == self.removed_rows and self.lost_periods == self.repaired_periods
         if self.values:

@@ -24,7 +24,7 @@ class DayState(StrEnum):
     Attributes:
         PROVEN: Every row is there, or proven not to exist.
         PROVISIONAL: Settled, but a row may still turn up: the exchange is queried again.
-        NOT_ASKED: No request or subscription has asked for it, and nothing is known.
+        NOT_ASKED: No request or subscription has asked for it, and its rows are unknown.
         MISSING: It was asked for, and is not settled.
     """
 
@@ -64,7 +64,7 @@ class CoverageDay:
         return iso(self.span.start_ns)[:10]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain JSON values; also the columns of a table of days."""
+        """Return plain JSON values, which are the columns of a table of days as well."""
         shares = {state.name.lower(): round(self.shares.get(state, 0.0), 6) for state in DayState}
         return {"day": self.day, "state": str(self.state), **shares}
 

@@ -38,7 +38,7 @@ class StreamStart(NamedTuple):
     Attributes:
         cursor: Position after which items follow.
         is_reset: Whether the position that was asked for is not valid, so that all stored items follow.
-        oldest_sequence: Sequence of the oldest item that is stored; None if none is.
+        oldest_sequence: Sequence of the oldest stored item; None without any.
     """
 
     cursor: Cursor

@@ -80,7 +80,7 @@ class Dataset:
         return "" if self.is_told_by_period else self.name
 
     def period_name(self, period_seconds: int) -> str:
-        """Return how people name a series' kind of rows: ``1h``, or the dataset where there are no periods."""
+        """Return how people name a series' kind of rows: ``1h``, or the dataset if it is without periods."""
         return PERIODS.get(period_seconds, self.name)
 
     def __str__(self) -> str:
@@ -143,14 +143,14 @@ _BY_NAME = {each.name: each for each in DATASETS}
 
 
 def dataset_named(name: str) -> Dataset:
-    """Return a dataset; InvalidRequest if none has the name."""
+    """Return a dataset; InvalidRequest for an unknown name."""
     if name not in _BY_NAME:
         raise InvalidRequest(f"dataset {name[:40]!r} is not one of {', '.join(_BY_NAME)}")
     return _BY_NAME[name]
 
 
 def realtime_dataset(period_seconds: int) -> Dataset:
-    """Return the dataset of a series of a realtime job: candles of a period, or trades, whose period is 0."""
+    """Return the dataset of a series of a realtime job: candles of a period, or trades for period 0."""
     return CANDLES if period_seconds else TRADES
 
 

@@ -1,11 +1,11 @@
 """Ids of dispatches: ``"{number}-{token}"``. Pure.
 
-The relay issues the numbers, and a later dispatch always has a larger one. So a number orders what dispatches bring,
-without any clock. The token is random: whoever knows the number of a dispatch cannot guess its id.
+The relay issues the numbers, and a later dispatch always has a larger one. So the numbers order the pages of dispatches
+without a clock. The token is random: the id cannot be guessed from the number of a dispatch.
 
 The token of a traced dispatch has ``MAX_TOKEN_LENGTH`` digits: the random ones, then the context of its trace. So the
-context reaches every part that sees the id, through protocols that have no field for it. A context exists only for what
-is recorded; its ids are those of W3C Trace Context (https://www.w3.org/TR/trace-context/).
+context reaches every part that sees the id, through protocols without a field for it. A context exists only for
+recorded traces; its ids are the ids of W3C Trace Context (https://www.w3.org/TR/trace-context/).
 """
 
 from __future__ import annotations

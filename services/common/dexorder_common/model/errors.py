@@ -109,6 +109,6 @@ class Uncertain(SuiteError):
 
 
 class Unavailable(SuiteError):
-    """A part that we need can't be reached, and nothing has changed; the caller, or a proxy, may try again."""
+    """A part that we need can't be reached; the call had no effect, and the caller, or a proxy, may try again."""
 
     code = Code.UNAVAILABLE

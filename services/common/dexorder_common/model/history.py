@@ -21,7 +21,7 @@ from dexorder_common.model.times import iso
 
 
 class _NumberedEnum(StrEnum):
-    """Enum whose members are declared in the order of the protocol's numbers, from 0."""
+    """Enum with its members declared in the order of the protocol's numbers, from 0."""
 
     @property
     def number(self) -> int:
@@ -30,7 +30,7 @@ class _NumberedEnum(StrEnum):
 
     @classmethod
     def from_number(cls, number: int) -> Self:
-        """Return the member with a number; IndexError if there is none."""
+        """Return the member with a number; IndexError for an unknown number."""
         return list(cls)[number]
 
 
@@ -69,7 +69,7 @@ class HistoryRequest:
         period_seconds: 0 for a dataset without periods.
         limit: Number of candles after which the answer ends; None for the whole range.
         client_id: The caller, which also receives the notification on its own topic; may be empty.
-        refresh: Fetch the whole range from the exchange again, whatever the table has.
+        refresh: Fetch the whole range from the exchange again, even if the table has it.
         again: As ``refresh``, for the relay itself: a candle that is not found again keeps its row and its claim.
     """
 
@@ -86,7 +86,7 @@ class HistoryRequest:
 
     @classmethod
     def of_exchange(cls, request_id: str, exchange: str, dataset: Dataset, client_id: str) -> HistoryRequest:
-        """Return a request for a dataset that concerns a whole exchange, which has no range."""
+        """Return a request, without a range, for a dataset that concerns a whole exchange."""
         ticker = Series.whole_exchange(exchange, dataset).ticker
         return cls(request_id, ticker, 0, 0, 0, client_id=client_id, dataset=dataset)
 
@@ -120,7 +120,7 @@ class HistoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Reason for which an ingestor has no next page yet, and the time of its next attempt.
+    """Reason why an ingestor does not have the next page yet, and the time of its next attempt.
 
     Attributes:
         reason: Last error of the exchange.
@@ -143,12 +143,12 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a request. A period is settled by a candle or by the proof that there is none, and counts once.
+    """Progress of a request. A period is settled by a candle or by the proof of its absence, and counts once.
 
     Attributes:
-        waiting: Reason why it makes no progress, for example a table that can't be read; empty if none is known.
+        waiting: Reason why it makes no progress, for example a table that can't be read; empty if unknown.
         calls: Calls of the exchange that its running jobs made up to their last page.
-        delay: What holds up one of its jobs at the exchange; None while pages arrive.
+        delay: Delay of one of its jobs at the exchange; None while pages arrive.
     """
 
     state: RequestState
@@ -170,11 +170,11 @@ class Outcome:
     """The one end of a request.
 
     Attributes:
-        end_ns: End of the answer, exclusive: that of the request or, where ``limit`` was reached, of the last candle.
-        snapshot_id: Snapshot of the table at which ``row_count`` was counted; None if the table has none.
-        provisional: The verified-empty ranges whose absence is not final; the relay has them queried again.
-        revised: Ranges that were verified empty before and now have candles, or whose values have changed; only of
-            requests of the relay itself.
+        end_ns: End of the answer, exclusive: the request's end or, if ``limit`` was reached, the last candle's end.
+        snapshot_id: Snapshot of the table at which ``row_count`` was counted; None for a table without snapshots.
+        provisional: The verified-empty ranges that are not final; the relay has them queried again.
+        revised: Ranges that were verified empty before and now have candles, or have changed values; only of requests
+            of the relay itself.
     """
 
     status: RequestStatus
@@ -236,7 +236,7 @@ class RequestRecord:
 
     @property
     def topic(self) -> str:
-        """Topic of which the client was told."""
+        """Topic that was named to the client."""
         return self.request.topics[-1]
 
     @property
@@ -261,7 +261,7 @@ class RequestRecord:
 
     @property
     def empty_periods(self) -> int:
-        """Periods of the answer verified to have no candle."""
+        """Periods of the answer that are verified to be without a candle."""
         return self.outcome.empty_periods if self.outcome else 0
 
     @property
@@ -271,7 +271,7 @@ class RequestRecord:
 
     @property
     def provisional(self) -> tuple[TimeRange, ...]:
-        """Verified-empty ranges whose absence was not final at the end."""
+        """Verified-empty ranges that were not final at the end."""
         return self.outcome.provisional if self.outcome else ()
 
     @property
@@ -339,7 +339,7 @@ class Notification:
     """Announcement that a request has ended.
 
     Attributes:
-        cursor: Position from which a subscriber resumes; None if it was made from the record, as no notification came.
+        cursor: Position from which a subscriber resumes; None if it was made from the record, without a notification.
         request: Without limit and client on the receiver's side.
         outcome: Without missing ranges, empty periods and snapshot on the receiver's side.
         table: Name of the Iceberg table, ``namespace.name``.
@@ -395,7 +395,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class IssuedDispatch:
-    """A dispatch that the relay has issued, as its ledger has it, also after the dispatch has ended.
+    """Entry of the relay's ledger for a dispatch that it has issued. It stays after the dispatch has ended.
 
     Attributes:
         is_realtime: It settles trades and candles of every period of the ticker.
@@ -421,8 +421,8 @@ class PageResult:
         refused: The reason; None for a good page.
         fetched_ns: Time at which the exchange answered; 0 if it is not known. It decides nothing.
         rows: Candles written; 0 for a refused page.
-        evidence: Proofs of the page as `proof` encodes them; the relay is told ``provisional``.
-        provisional: The part of ``empty`` that no final proof covers, as the relay learns it.
+        evidence: Proofs of the page as `proof` encodes them; the relay receives ``provisional`` instead.
+        provisional: The part of ``empty`` that no final proof covers, on the relay's side.
     """
 
     dispatch_id: str
@@ -437,13 +437,13 @@ class PageResult:
 
     @property
     def dispatch(self) -> int:
-        """Number of the dispatch; InvalidRequest if its id has none."""
+        """Number of the dispatch; InvalidRequest for an id without a number."""
         return number_of(self.dispatch_id)
 
 
 @dataclass(frozen=True, slots=True)
 class FinalResult:
-    """The final record of one dispatch, as the pipeline read it.
+    """The final record of one dispatch that the pipeline has read.
 
     Attributes:
         total_records: Candles or snapshots of the whole dispatch.

@@ -32,11 +32,11 @@ class Instrument:
 
     @staticmethod
     def parse(ticker: str) -> Instrument:
-        """Split a ticker at its last dot, as symbols may contain dots.
+        """Split a ticker at its last dot; symbols may contain dots.
 
         Raises:
-            InvalidRequest: The ticker is too long, or it has no dot, an empty side, a venue that is not ASCII, an
-                unprintable character (a line break, half of a surrogate pair) or surrounding white space.
+            InvalidRequest: The ticker is too long or lacks a dot; or it has an empty side, a venue that is not ASCII,
+                an unprintable character (a line break, half of a surrogate pair) or surrounding white space.
         """
         if len(ticker) > MAX_TICKER_LENGTH:
             raise InvalidRequest(f"ticker {ticker[:32]!r}... has more than {MAX_TICKER_LENGTH} characters")

@@ -1,8 +1,8 @@
 """Pages of candles and the headers of their Kafka records. Pure.
 
 The topic of candles has two kinds of records. A page settles a sub-range of its job's range with candles and
-verified-empty ranges; a final ends one dispatch. Records of trades and of ticker snapshots have topics of their own and
-the same headers. The headers carry everything the pipeline needs before it decodes the value;
+verified-empty ranges; a final ends one dispatch. Records of trades and of ticker snapshots have separate topics and the
+same headers. The headers carry everything the pipeline needs before it decodes the value;
 ``dexorder_common/kafka/page_record.py`` encodes the value. docs/protocol.md has the table.
 """
 
@@ -90,7 +90,7 @@ class PageHeaders:
 
     @property
     def dispatch(self) -> int:
-        """Number of the dispatch; InvalidRequest if its id has none."""
+        """Number of the dispatch; InvalidRequest for an id without a number."""
         return number_of(self.dispatch_id)
 
     def encode(self) -> dict[str, str]:

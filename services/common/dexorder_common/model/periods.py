@@ -107,7 +107,7 @@ def next_open(open_ns: int, period_seconds: int, count: int = 1) -> int:
 
 
 def count_periods(span: TimeRange, period_seconds: int) -> int:
-    """Return the number of candles that open inside ``span``, whose ends must be on the grid; 0 for trades."""
+    """Return the number of candles that open inside ``span``, which must be on the grid; 0 for trades."""
     if period_seconds == TRADES_PERIOD:
         return 0
     if period_seconds != MONTH_SECONDS:

@@ -1,4 +1,4 @@
-"""Proofs that ranges of a page have no more candles: by which means, and when the exchange was asked. Pure.
+"""Proofs that a page has all candles of its ranges: by which means, and when the exchange was asked. Pure.
 
 The header ``dx-proofs`` of a page and the column ``evidence`` of ``trading.coverage`` hold them as JSON,
 ``[[start_ns, end_ns, kind, answers, first_ns, last_ns], …]``. docs/completeness.md describes the kinds.

@@ -30,7 +30,7 @@ class RealtimeParams:
 
     @staticmethod
     def union(several: Iterable[RealtimeParams]) -> RealtimeParams:
-        """Return what all of them ask for together."""
+        """Return parameters that ask for everything in any of them."""
         several = list(several)
         periods = {period for each in several for period in each.periods}
         return RealtimeParams(any(each.include_ticks for each in several), tuple(sorted(periods)))
@@ -49,7 +49,7 @@ class Subscription:
     """A client's subscription. Two are the same if all fields are equal.
 
     Attributes:
-        since_ns: It is complete from then on; from its acceptance if None.
+        since_ns: Start of the complete data; its acceptance if None.
         client_id: Its owner; may be empty.
     """
 
@@ -60,7 +60,7 @@ class Subscription:
     client_id: str = ""
 
     def serves(self, repeated: Subscription) -> bool:
-        """Return whether a repeated call asks for nothing more: ``-5m`` names a later time then."""
+        """Return whether this subscription satisfies a repeated call, in which ``-5m`` names a later time."""
         if self.since_ns is None or repeated.since_ns is None:
             return self == repeated
         return self == replace(repeated, since_ns=self.since_ns) and self.since_ns <= repeated.since_ns
@@ -113,10 +113,10 @@ class ProvisionalReason(IntEnum):
 
 
 class ProvisionalSpan(NamedTuple):
-    """A span of trades that is settled although one source alone says that nothing is missing there.
+    """A span of trades that is settled although one source alone calls it complete.
 
     Attributes:
-        first_id: The first id that no source has shown; empty if none is known. ``last_id`` is the last one.
+        first_id: The first id that no source has shown; empty if unknown. ``last_id`` is the last one.
         since_ns: Time since which it is provisional.
         queries: Number of times that the exchange was asked again, and had nothing.
     """
@@ -130,11 +130,11 @@ class ProvisionalSpan(NamedTuple):
 
 
 class UncheckedCandles(NamedTuple):
-    """Adjacent closed candles that are still to be compared with the exchange's own, as one candle.
+    """Adjacent closed candles, joined into one, that are still to be compared with the exchange's own.
 
     Attributes:
         comparisons: Number of comparisons in which they were equal.
-        candle: What they make together; None without a trade.
+        candle: The joined candle; None without a trade.
     """
 
     period_seconds: int
@@ -145,13 +145,13 @@ class UncheckedCandles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a realtime job knows beside its records.
+    """Knowledge of a realtime job that is not in its records.
 
     Attributes:
         provisional: By start.
         corrected: Trades of the current dispatch that the exchange has corrected after they were recorded.
         late: Trades of the current dispatch that came after their time was settled.
-        waiting: Reason for which the current dispatch settles nothing; empty if it does.
+        waiting: Reason why the current dispatch does not settle data; empty if it does.
     """
 
     provisional: tuple[ProvisionalSpan, ...] = ()
@@ -163,7 +163,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class SeriesProgress:
-    """Progress of one series of a realtime job; times are 0 where nothing is known.
+    """Progress of one series of a realtime job; unknown times are 0.
 
     Attributes:
         settled_ns: Kafka has everything before.
@@ -186,7 +186,7 @@ class RealtimeJobRecord:
         ingestor: Name of the ingestor that has it, or the identity of its socket in hexadecimal.
         dispatched_ns: Time of the current dispatch; 0 without one.
         restarts: Dispatches after the first one.
-        error: Reason for which it settles nothing, or for which the last dispatch ended early; empty if there is none.
+        error: Reason why it does not settle data, or why the last dispatch ended early; may be empty.
         next_attempt_ns: Time before which it is not dispatched again; 0 if it does not wait for a time.
         unconfirmed: Number of closed candles that no comparison with the exchange's own has confirmed.
         corrected: See `Knowledge`; ``late`` too.
@@ -272,7 +272,7 @@ class RealtimeReport:
 
 
 class RealtimeStatus(NamedTuple):
-    """What a dispatch knows beside its records."""
+    """Knowledge of a dispatch that is not in its records."""
 
     dispatch_id: str
     knowledge: Knowledge

@@ -28,7 +28,7 @@ class TimeRange:
         return self.start_ns < self.end_ns
 
     def intersect(self, other: TimeRange) -> TimeRange | None:
-        """Return the common part, or None if there is none."""
+        """Return the common part; None for disjoint ranges."""
         start, end = max(self.start_ns, other.start_ns), min(self.end_ns, other.end_ns)
         return TimeRange(start, end) if start < end else None
 

@@ -36,7 +36,7 @@ def iso_microseconds(time_ns: int, separator: str = "T") -> str:
 
 
 def parse_time(text: str, field: str = "time") -> int:
-    """Return an ISO 8601 date or time, in UTC if it has no zone; InvalidRequest names ``field``."""
+    """Return an ISO 8601 date or time, in UTC without a zone; InvalidRequest names ``field``."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

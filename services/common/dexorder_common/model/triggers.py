@@ -1,7 +1,7 @@
 """Triggers and their events, for relay and client alike. Pure.
 
-``dexorder_common/rpc/trigger_messages.py`` converts these values to protobuf messages and back. Numbers of the
-enumerations are those of ``triggers.proto``.
+``dexorder_common/rpc/trigger_messages.py`` converts these values to protobuf messages and back. The enumerations have
+the numbers of ``triggers.proto``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RegisteredTrigger:
     """A trigger that was registered and not deleted.
 
     Attributes:
-        registration: Number that only grows, also when the id is used again.
+        registration: Number that only grows, even when the id is used again.
         period_seconds: Period of the candles that it reads; 0 for trades.
         reason: Reason of a suspension or of the end.
         revision: Number of its edits, from 1 for the registration.

@@ -57,8 +57,8 @@ class UdfInput:
         table: ``ohlc`` for candles, ``ticks`` for trades.
         tickers: Only these; empty for all.
         periods: Only candles of these periods, in seconds; empty for all.
-        since_ns: Records from this time on, as far back as the topic has them; None for those produced from now on.
-        history: Also candles that requests for history bring.
+        since_ns: Time of the first record, as far back as the topic has it; None for records produced after the start.
+        history: Include candles that requests for history bring.
         window_seconds: Length of the windows of a UDF that wants batches; 0 for one that wants a stream.
     """
 
@@ -118,7 +118,7 @@ class UdfDefinition:
 
     Attributes:
         name: Its output is the table ``trading.udf_<name>``.
-        program: Name in the Spark host's file whose command it runs; empty if ``command`` is given.
+        program: Name of the command in the Spark host's file; empty if ``command`` is given.
         options: Values of each option as text; the UDF's own info says their types.
         timeout_seconds: Longest silence of the UDF while it is expected to answer.
         answer_seconds: Longest time for accepting a piece of input, and for the answer to a snapshot request, which
@@ -185,11 +185,11 @@ class UdfStatus:
     """State of a UDF as the driver knows it.
 
     Attributes:
-        message: The UDF's own words for FAILED, what it waits for for WAITING; else empty.
+        message: The UDF's own words for FAILED, the awaited event for WAITING; else empty.
         rows: Rows in the table.
         fed: Points fed since the driver's start.
         late: Points since then that were not fed because they came after later ones.
-        lag: Records of the topic whose output is not complete.
+        lag: Records of the topic without complete output.
         generation: Number of the start that this is about; 0 for one of the file that no call has started.
     """
 

@@ -1,6 +1,6 @@
 """User events as the gateway and a container's publisher both know them: priorities, channels, statuses, limits. Pure.
 
-The numbers of the enumerations are those of ``user_events.proto``.
+The enumerations have the numbers of ``user_events.proto``.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def id_problem(name: str, value: str) -> str:
 def payload_problem(payload: bytes) -> str:
     """Return why a payload is not JSON that all parsers read alike; empty if it is.
 
-    Such JSON is UTF-8 and has no NaN, no number beyond the range of a double, no duplicate key in an object and at most
-    ``MAX_PAYLOAD_DEPTH`` levels. The text shows nothing of the payload.
+    Such JSON is UTF-8 without NaN, numbers beyond the range of a double or duplicate keys in an object, and at most
+    ``MAX_PAYLOAD_DEPTH`` levels deep. The text does not quote the payload.
     """
     try:
         parsed = orjson.loads(payload)  # refuses NaN, lone surrogates and bad UTF-8; accepts duplicate keys
-        # Each key has a colon: without more colons than top-level keys there is no duplicate.
+        # Each key has a colon: without more colons than top-level keys, all keys differ.
         if payload.count(b":") > (len(parsed) if isinstance(parsed, dict) else 0):
             _UNIQUE_KEYS.decode(payload.decode())
     except _DuplicateKeyError:

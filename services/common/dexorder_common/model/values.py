@@ -18,8 +18,8 @@ class ValueDifference:
     """A cell of the exchange that the table's rows do not add up to.
 
     Attributes:
-        exchange: The exchange's candle; None if it has none.
-        table: The table's rows as one candle; None if it has none.
+        exchange: The exchange's candle; may be None.
+        table: The table's rows as one candle; None without rows.
     """
 
     span: TimeRange
@@ -52,12 +52,12 @@ class ValueComparison:
     ``differing`` and ``uncompared`` have at most 10,000 entries; the counts cover all of them.
 
     Attributes:
-        cell_seconds: Periods of the cells, the largest first; empty if there are no cells for this period.
+        cell_seconds: Periods of the cells, the largest first; empty if this period has no cells.
         compared_periods: Periods in cells that were compared.
-        differing: Cells whose rows do not add up to them.
+        differing: Cells to which their rows do not add up.
         differing_periods: Periods in these.
         uncompared: Covered ranges that were not compared: parts of cells, cells that closed less than ten minutes ago,
-            rows that are lost or must not be there, and what could not be fetched.
+            rows that are lost or must not be there, and cells that could not be fetched.
         errors: Reasons why cells could not be fetched.
         requests: Ids of the requests that fetched the cells.
         calls: Calls of the exchange for them.

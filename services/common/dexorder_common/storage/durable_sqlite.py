@@ -44,7 +44,7 @@ def open_durable(
     Args:
         steps: SQL from each version of the schema to the next; the file's ``user_version`` counts the applied steps.
         newer: Error text for a file with an unknown version, formatted with that version and the latest known one.
-        private: Only the owner may read the file and those that SQLite creates beside it.
+        private: Only the owner may read the file and the files that SQLite creates beside it.
         exclusive: Keep other processes out; fail at once if one uses the file.
         large_wal: Let the WAL grow to 64 MB before a commit runs a checkpoint; see `background_checkpoints`.
 
@@ -82,14 +82,14 @@ def migrate(db: sqlite3.Connection, steps: Sequence[str], *, newer: str) -> None
 
 
 def turns() -> AbstractContextManager[object]:
-    """Return what the connections of a file hold, one at a time, while they write to it or checkpoint."""
+    """Return a lock that the connections of a file hold while they write to it or checkpoint."""
     return nullcontext() if RESET_IS_SAFE else threading.Lock()
 
 
 class DiskSpace:
-    """Repetition of writes for which the disk has no space, until it has, or until ``give_up``.
+    """Repetition of writes to a full disk, until they succeed or until ``give_up``.
 
-    One thread writes. A write must be one transaction, which leaves nothing if it fails.
+    One thread writes. A write must be one transaction, which is rolled back if it fails.
 
     Attributes:
         on_change: Called in that thread, with whether the disk is full.
@@ -100,14 +100,14 @@ class DiskSpace:
         self._given_up = threading.Event()
 
     def give_up(self) -> None:
-        """Let a write fail from now on; for any thread."""
+        """Let writes fail instead of repeating them; for any thread."""
         self._given_up.set()
 
     def write(self, attempt: Callable[[], T], while_full: Callable[[], object] | None = None) -> T:
-        """Return the result of a write; any error but that of a full disk is the caller's.
+        """Return the result of a write; raise any error except the one of a full disk.
 
         Args:
-            while_full: Called again and again between two attempts; it should wait some milliseconds for its work.
+            while_full: Called repeatedly between two attempts; it should wait some milliseconds for its work.
         """
         is_full = False
         while True:

@@ -1,9 +1,9 @@
-"""Checks of a file of state at its start: damaged pages, and records that it had and no longer has.
+"""Checks of a file of state at its start: damaged pages, and lost records.
 
-A file that was emptied, replaced by an older copy, or whose write-ahead log was cut is a valid file, which SQLite
-serves without a word. So a number grows with what was committed, in the file and in ``<file>.generation`` beside it.
-The number outside is written after the commit, without a sync: it is never ahead of the file, whatever is killed, and a
-file that is behind it has lost what was acknowledged.
+A file that was emptied, replaced by an older copy, or left without a part of its write-ahead log is a valid file, which
+SQLite serves without an error. So a number grows with each commit, in the file and in ``<file>.generation`` beside it.
+The number outside is written after the commit, without a sync: it is never ahead of the file, even after a kill, and a
+file that is behind it has lost acknowledged records.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Generation:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def close(self) -> None:
-        """Close it; a second call does nothing, as its descriptor may be another file's by then."""
+        """Close it; a second call does nothing, because the descriptor may be another file's by then."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def known(self) -> int:
-        """Return the number; 0 if there is none."""
+        """Return the number; 0 without one."""
         text = os.pread(self._file, _WIDTH, 0)
         return int(text) if len(text) == _WIDTH and text.isdigit() else 0
 
@@ -55,7 +55,7 @@ def check_pages(db: sqlite3.Connection, most_bytes: int = CHECKED_BYTES) -> None
 
 
 def describe_loss(path: Path, found: int, known: int) -> str:
-    """Return in one line that a file is older than what was committed to it, and what to do; empty if it is not."""
+    """Return in one line that a file lacks commits, and what to do; empty if the file is complete."""
     if found >= known:
         return ""
     return (

@@ -22,14 +22,14 @@ AGGREGATES = 10**12
 
 
 def aggregate_id(trade_id: int, again_id: int | None) -> int:
-    """Return the id of a trade's aggregate; those of the trades from ``again_id`` on begin again with 1."""
+    """Return the id of a trade's aggregate; the ids restart at 1 with the trade ``again_id``."""
     if again_id is not None and trade_id >= again_id:
         return trade_id - again_id + 1
     return trade_id + AGGREGATES
 
 
 def trade_of_aggregate(id: int, again_id: int | None) -> int:
-    """Return the trade of an aggregate's id, as one of the newest ids where these have begun again."""
+    """Return the trade of an aggregate's id; an id that was used twice means the newer aggregate."""
     return max(0, id - AGGREGATES) if again_id is None else again_id + max(0, id - 1)
 
 
@@ -50,7 +50,7 @@ def kline_rows(candles: Candles, period: Period, instrument: SimInstrument) -> l
 
 
 def raw_trade_rows(trades: Trades, instrument: SimInstrument, again_id: int | None) -> Rows:
-    """Return trades as ``trades`` and ``historicalTrades`` have them; their ids never begin again."""
+    """Return trades as ``trades`` and ``historicalTrades`` have them; their ids never restart."""
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     cost = printer(8)(trades.price * trades.amount)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), cost, trades.time_ms.tolist())

@@ -1,7 +1,7 @@
 """WebSocket dialect of Binance's spot market. Pure.
 
-Streams: ``<symbol>@trade`` and ``<symbol>@aggTrade``. Others, and those of an unknown market, are accepted and stay
-silent, as at Binance.
+Streams: ``<symbol>@trade`` and ``<symbol>@aggTrade``. Other streams, and streams of an unknown market, are accepted and
+stay silent, as at Binance.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BinanceSession(SocketSession):
         return SocketMessage(_text({"stream": key, "data": body} if self._combined else body), market, time_ns)
 
     def stream(self, key: Hashable) -> tuple[Source | None, str]:
-        """Return the market and the kind of a stream; no market for those of all markets."""
+        """Return the market and the kind of a stream; no market for a stream of all markets."""
         left, _, right = str(key).partition("@")
         if right == "arr":
             return None, left.removeprefix("!")

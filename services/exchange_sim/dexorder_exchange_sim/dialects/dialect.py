@@ -27,7 +27,7 @@ class RowLayout:
         time: Open of a candle, or time of another row; a number, or a whole number as text.
         close: Last price of a candle, or price of a trade; text.
         volume: Text.
-        high: None for trades, which also have no grid, no lows and no unfinished rows.
+        high: None for trades, which also lack a grid, lows and unfinished rows.
         low: None for trades.
         off_grid: Amount that moves a candle's open off its grid.
     """
@@ -82,7 +82,7 @@ class SimAnswer:
 
 
 class SimRefusal(Exception):
-    """Refusal of a request, as the exchange words it."""
+    """Refusal of a request in the exchange's words."""
 
     def __init__(self, answer: SimAnswer) -> None:
         super().__init__(str(answer.body))
@@ -115,7 +115,7 @@ class Tapes:
 
 
 class SocketSession(ABC):
-    """State of one connection: what the client is subscribed to, and the messages that are due.
+    """State of one connection: the client's subscriptions, and the messages that are due.
 
     Attributes:
         now_ns: Time of the last `take`.
@@ -142,11 +142,11 @@ class SocketSession(ABC):
 
     @abstractmethod
     def feed(self, key: Hashable, after_ns: int) -> Feed | None:
-        """Return the events of a subscription after a time; None for a market that has none."""
+        """Return the events of a subscription after a time; None for a market without events."""
 
     @abstractmethod
     def render(self, key: Hashable, event: Event, now_ns: int) -> SocketMessage | None:
-        """Return an event as a message; None if there is nothing to say."""
+        """Return an event as a message; None for an event without one."""
 
     @property
     def subscriptions(self) -> list[Hashable]:
@@ -191,13 +191,13 @@ class SimDialect:
     Attributes:
         prefixes: Starts of its paths, of REST and of WebSockets.
         routes: By path, how a request is answered, given query, venue and now (nanoseconds); may raise `SimRefusal`.
-        history: Those of its paths that have candles or trades; rules of faults call them ``history``.
-        connect: Opens a WebSocket, given tapes, path, query and now; returns None for a path that has none.
+        history: The paths with candles or trades; rules of faults call them ``history``.
+        connect: Opens a WebSocket, given tapes, path, query and now; returns None for a path without one.
         knows: Returns whether an id is one of its markets'.
         market: Returns the exchange's id of the market that a query names; None if it names none.
         of_other: Returns the query for another market: the given id, or one that always exists.
         bodies: Content type and body of fault kinds that differ from those in `faults`.
-        dark_pools: Further markets with the symbol of another one and their own trades.
+        dark_pools: More markets, each with the symbol of another market and with different trades.
     """
 
     prefixes: tuple[str, ...]
