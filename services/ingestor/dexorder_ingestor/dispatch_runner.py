@@ -1,4 +1,4 @@
-"""Runs of dispatches that are not realtime: what is the same for every dataset, from the start to the final record.
+"""Runs of dispatches that are not realtime: the common part of all datasets, from the start to the final record.
 
 The order is safe against a crash at any point: produce page n, wait for Kafka, report the page, and only then page n +
 1; after the last page the final record, and WorkComplete only when Kafka has that record. A crash leaves at most one
@@ -153,7 +153,7 @@ class DispatchRun:
         return DispatchEnd(self.dispatch.dispatch_id, success=True)
 
     def hand_back(self, reason: str) -> DispatchEnd:
-        """Return the end of a dispatch whose rest the relay has to queue again."""
+        """Return the end of a dispatch with an unfetched rest, which the relay has to queue again."""
         return DispatchEnd(self.dispatch.dispatch_id, success=False, message=reason)
 
     async def _produce(self, headers: PageHeaders, value: bytes, rows: int | None = None) -> None:

@@ -8,8 +8,8 @@
     busy        last call answered        free; its dispatch is publishing
     busy        dispatch ends             free
 
-A dispatch holds its slot for its calls of the exchange. What it has fetched is published while the slot fetches for the
-next one. More than ``PUBLISHING_PER_SLOT`` dispatches a slot do not wait for Kafka: further ones hold slots again.
+A dispatch holds its slot for its calls of the exchange. Its last pages are published while the slot fetches for the
+next one. At most ``PUBLISHING_PER_SLOT`` dispatches a slot wait for Kafka without holding it; any more hold slots.
 
     completion  event                     next
     unsent      WorkComplete sent         sent
@@ -127,7 +127,7 @@ class JobSlots:
         return None
 
     def fetched(self, dispatch_id: str) -> None:
-        """Free the slot of a dispatch that makes no further call of the exchange and publishes what it has."""
+        """Free the slot of a dispatch that has made its last call of the exchange and publishes its pages."""
         self._publishing[dispatch_id] = self._fetching.pop(dispatch_id)
 
     def release(self, dispatch_id: str) -> None:

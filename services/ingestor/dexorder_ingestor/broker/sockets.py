@@ -1,7 +1,7 @@
 """DEALER sockets to port 5567 of the relay, each for one connection.
 
-A monitor watches each socket, as a DEALER that reconnects by itself keeps its identity, and frames that the broker sent
-to the dead connection are lost without notice.
+A monitor watches each socket, because a DEALER that reconnects by itself keeps its identity, and frames that the broker
+sent to the dead connection are lost without notice.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class PointFacts:
     Attributes:
         limit: Largest number of rows of one call.
         rows_at: Path of the rows in an answer.
-        fields: Names of the exchange's fields, by those of the dataset.
+        fields: Names of the exchange's fields, by the dataset's names.
         market: Field with the exchange's id of the market.
     """
 

@@ -38,7 +38,7 @@ def main_markets(ccxt_id: str, markets: Sequence[CcxtMarket]) -> list[CcxtMarket
 
 
 def refusal(venue: str, symbol: str, client: Any) -> str | None:
-    """Return the reason why a ccxt client with loaded markets can't query a symbol, as a sentence; None if it can."""
+    """Return a sentence that says why a ccxt client with loaded markets can't query a symbol; None if it can."""
     if symbol not in client.markets:
         return _unknown_symbol(venue, symbol, client)
     ids = {m["id"] for same_id in client.markets_by_id.values() for m in same_id if m["symbol"] == symbol}

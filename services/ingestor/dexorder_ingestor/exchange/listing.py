@@ -1,7 +1,7 @@
-"""What ccxt's markets say of instruments, as the relay lists them. Pure.
+"""Instruments for the relay's list, from ccxt's markets. Pure.
 
-ccxt fills its market structure from what each exchange answers. A value of another type or outside its range counts as
-one that the exchange does not say, because nobody can trade by a tick size of 0.
+ccxt fills its market structure from the answers of each exchange. A value of another type or outside its range is
+treated as missing, because a tick size of 0, for example, is useless for trading.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _text(value: Any) -> str | None:
 
 
 def _step(value: Any, mode: int) -> float | None:
-    """Return the step of a precision; None for one in significant digits, whose step depends on the price."""
+    """Return the step of a precision; None for one in significant digits: its step depends on the price."""
     if mode == TICK_SIZE:
         return _size(value)
     if mode == DECIMAL_PLACES and _is_number(value) and abs(value) <= _MOST_PLACES and value == int(value):

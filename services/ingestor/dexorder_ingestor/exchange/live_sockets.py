@@ -91,7 +91,7 @@ class LiveSockets:
 
     @contextmanager
     def watching(self, symbol: str) -> Iterator[SocketSubscription]:
-        """Subscribe to a market whose instruments are known (`CcxtVenue.know`), for the block and a while longer."""
+        """Subscribe to a market for the block and a while longer; its instruments must be known (`CcxtVenue.know`)."""
         self.client()
         self._thread = self._thread or SocketThread(f"sockets {self._venue.name}")
         subscription = SocketSubscription(self, symbol)
@@ -120,7 +120,7 @@ class LiveSockets:
     def silence_ns(self, symbol: str) -> int | None:
         """Return the time since the last frame on the socket of a market, be it another market's or a pong.
 
-        None without an open socket, or if nothing has come on it. A frame proves that the socket is alive; it does not
+        None without an open socket, or before its first frame. A frame proves that the socket is alive; it does not
         prove that the subscription is.
         """
         if self._client is None or symbol not in self._pumps:

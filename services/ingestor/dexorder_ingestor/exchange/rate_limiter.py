@@ -1,9 +1,9 @@
 """Rate limit of an exchange and the bans it announced, shared by all processes of a host.
 
 The state is a token bucket in a file of 40 bytes. Each call reserves the next free moment under a file lock that is
-held for some microseconds, and then waits for that moment without the lock. So calls leave in the order of their
-reservations, whichever process made them. A process that dies loses its reservations and leaves no lock. Times are
-those of the monotonic clock, which all processes of a host share; it restarts with the host, and the state does too.
+held for some microseconds, and then waits for that moment without the lock. So the calls of all processes leave in the
+order of their reservations. A process that dies loses its reservations and leaves no lock. Times are from the monotonic
+clock, which all processes of a host share; it restarts with the host, and the state does too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SharedBucket:
         os.close(self._file)
 
     def _read(self, now_ns: int) -> tuple[int, int]:
-        """Return ``free_ns`` and ``ban_ns``; write a new state first if the file has none of this boot."""
+        """Return ``free_ns`` and ``ban_ns``; write a new state first if the file's state is not of this boot."""
         data = os.pread(self._file, _RECORD.size, 0)
         boot = _boot_id()
         if len(data) == _RECORD.size and data.startswith(_MAGIC + boot):
@@ -115,7 +115,7 @@ class SharedBucket:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the file; proceed without the lock after 50 ms, as a frozen holder (SIGSTOP) must not freeze others."""
+        """Lock the file; proceed without the lock after 50 ms: a frozen holder (SIGSTOP) must not freeze others."""
         lock(self._file)
         try:
             yield

@@ -1,8 +1,8 @@
 """Candles built from an exchange's trades. Pure.
 
 A query names a time (``since``); its answer holds the oldest trades after it, at most a page. docs/exchanges.md states
-under "Candles from trades" the rules that ensure that no candle lacks a trade. Consecutive ids also prove that there is
-no trade between two others; `TradePager.unproven` names where such a proof is missing.
+under "Candles from trades" the rules that ensure that no candle lacks a trade. Consecutive ids also prove that two
+trades are adjacent; `TradePager.unproven` names where such a proof is missing.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class TradePager:
         last_ns = trades[-1].time_ns
         self._tail = [t for t in (*self._tail, *trades) if t.time_ns == last_ns]
         self._ends = self._idle = 0
-        self._later = self._later or None  # an answer that found none is no longer certain
+        self._later = self._later or None  # an answer without trades is no longer certain
 
     def _doubt(self, first_ns: int, last_ns: int) -> None:
         """Note as unproven the periods between two times, including the periods of both."""

@@ -31,7 +31,7 @@ class Trade(NamedTuple):
     """One trade of a market; sorts by time and number.
 
     Attributes:
-        number: The exchange's number of the trade, consecutive in its market or at least ascending; 0 if it has none.
+        number: The exchange's number of the trade, consecutive in its market or at least ascending; 0 without one.
         trade_id: The exchange's id, or one that `ordinal_ids` made.
         side: The taker's: ``buy``, ``sell`` or empty.
         fills: Number of fills in it; more than one in an aggregate.
@@ -103,7 +103,7 @@ class TradeRow:
 
 
 class TradeRule(Enum):
-    """What makes the trades of a market complete."""
+    """Rule by which the trades of a market are complete."""
 
     NUMBERS = "numbers"
     TWO_SOURCES_IN_ORDER = "two sources, ordered by id"
@@ -112,7 +112,7 @@ class TradeRule(Enum):
 
     @property
     def proves(self) -> str:
-        """What is known of trades that are settled by the rule."""
+        """Facts that are proven for trades settled by the rule."""
         return _PROVES[self]
 
 
@@ -121,7 +121,7 @@ _PROVES = {
     TradeRule.TWO_SOURCES_IN_ORDER: "socket and REST, or two different answers, have the same; "
     "open and close are right within a millisecond too",
     TradeRule.TWO_SOURCES: "socket and REST, or two different answers, have the same",
-    TradeRule.LIVE_ONLY: "nothing: nothing is stored",
+    TradeRule.LIVE_ONLY: "nothing; trades are not stored",
 }
 
 

@@ -38,7 +38,7 @@ def check_rows(facts: CandleFacts, raw: Any, rows: Any, market_id: str) -> list[
         rows: The rows that ccxt made of it.
         market_id: The exchange's id of the queried market.
     Raises:
-        BadAnswer: The answer is not JSON, has no rows in their place, is another market's, or holds a candle that is
+        BadAnswer: The answer is not JSON, lacks rows in their place, is another market's, or holds a candle that is
             still open; or ccxt has dropped rows.
     """
     if not isinstance(raw, (list, dict)):

@@ -220,9 +220,9 @@ class CcxtVenue:
         return self.shapes.shape.apply(replace(self.limits, wide=False) if is_narrow else self.limits)
 
     async def instruments(self) -> tuple[tuple[ListedInstrument, ...], int]:
-        """Fetch all markets, also for the dispatches; return the instruments, and the wall clock time in nanoseconds.
+        """Fetch all markets and keep them for dispatches; return the instruments, and the wall clock time, nanoseconds.
 
-        What other ingestors, or this one before a restart, learnt of the exchange is known afterwards.
+        Afterwards this venue also has the knowledge that other ingestors, or this one before a restart, have stored.
 
         Raises:
             ExchangeFailure: They can't be fetched.
@@ -289,7 +289,7 @@ class CcxtSession:
         self.guard.renew_connection()
 
     async def now_ns(self, about_ns: int = MAX_TIME_NS) -> int:
-        """Return the earlier of the exchange's time and ours, because both may be wrong; ours if it has no clock.
+        """Return the earlier of the exchange's time and ours, because both may be wrong; ours if it lacks a clock.
 
         Args:
             about_ns: A time that is to be compared with it. If it is long past, and the exchange was asked lately, it

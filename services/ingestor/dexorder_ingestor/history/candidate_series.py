@@ -175,7 +175,7 @@ class Candidates:
         return next(inside, None) or next(about, None)
 
     def undecided(self, lead: CandidateSeries | None) -> set[int]:
-        """Return the open times of candles that may belong to the lead: those of the series apart from it."""
+        """Return the open times of candles that may belong to the lead: all candles of the series apart from it."""
         return {t for series in self._apart(lead) for t in series.known}
 
     def is_trusted(self, lead: CandidateSeries) -> bool:

@@ -23,10 +23,10 @@ class CheckedCell:
 
 
 def sampled(span: TimeRange, cell_seconds: int, smallest: int, call_candles: int, draw: int) -> TimeRange:
-    """Return the part of a range of cells whose smallest cells one call brings; of a long range the part that is drawn.
+    """Return the part of a range of cells for which one call brings the smallest cells; ``draw`` chooses the part.
 
     Args:
-        draw: A number, another one for each dispatch, so that no place is never looked at.
+        draw: A number, another one for each dispatch, so that every place is sampled in the end.
     """
     reach_ns = call_candles * smallest // cell_seconds * cell_seconds * SECOND_NS
     places = max(0, span.end_ns - span.start_ns - reach_ns) // (cell_seconds * SECOND_NS) + 1
@@ -38,7 +38,7 @@ class ValueSample:
     """Smallest cells of a part of a range, which may contradict candles that tally with their own cell.
 
     A cell of an hour shows the highest high of 60 candles and 59 highs pass below it; a cell of three minutes lets two
-    pass. Smaller cells prove nothing here: an absent one, or an answer that fails, is no objection.
+    pass. Smaller cells are not a proof: an absent one, or an answer that fails, is no objection.
     """
 
     def __init__(self, window: TimeRange, seconds: int, volume_tolerance: float) -> None:
@@ -49,7 +49,7 @@ class ValueSample:
         self._cells: Sequence[Candle] = ()
 
     def add(self, cells: Sequence[Candle]) -> None:
-        """Take the answer; empty if there is none."""
+        """Take the answer; empty if the query failed."""
         self.is_queried = True
         self._cells = cells
 
@@ -123,7 +123,7 @@ class CellStream:
     def add(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
         """Add the answer about `next_window`; return whether it is of another market than the last answers or the cell.
 
-        It is if most of its candles contradict the last answers, or if they have no price of the cell's four.
+        It is if most of its candles contradict the last answers, or if they lack all four prices of the cell.
         """
         assert self.cell, "there is a cell left"
         shared = [c for c in candles if c.open_ns in self._candles]
@@ -136,7 +136,7 @@ class CellStream:
         self._candles.update((c.open_ns, c) for c in inside)
         ahead_ns = self._windows.after(inside[-1].open_ns) if inside else 0
         # An answer without a new candle covers its window, and any other ends with its last candle. But one that lacks
-        # candles of a cell with trades is untrue, and may lack those of the cells after it.
+        # candles of a cell with trades is untrue, and may lack candles of the cells after it.
         last = self.cell if self.cell.start_ns in self._cells else window
         covered_ns = min(window.end_ns, last.end_ns, self._end_ns)
         self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else covered_ns)

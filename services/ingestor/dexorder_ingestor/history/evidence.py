@@ -84,8 +84,8 @@ class Evidence:
             closed_end_ns: End of the last closed candle, on the grid; no query reaches beyond it.
             known: Candles before the range that are proven; the range's candles must be linked to them.
             hole_answers: Least number of answers that prove a hole empty when no candles are near.
-            empty_job_answers: The same while no candle is known, for an exchange whose answers cover wide windows:
-                there the same few answers decide about the whole job.
+            empty_job_answers: The same while no candle is known, for an exchange with answers over wide windows: there
+                the same few answers decide about the whole job.
             are_cells: The candles are cells: finer candles show later that they are the queried market's.
         """
         self._span = span
@@ -204,7 +204,7 @@ class Evidence:
         return self._windows.ranges(sorted([*disputed, *unproven]))
 
     def settle(self, span: TimeRange) -> CandlePage:
-        """Return the page, once ``next_query`` has no query left; forget everything that no later page can need."""
+        """Return the page, once ``next_query`` returns None; forget everything that no later page can need."""
         assert not self.unproven(span), "a page is settled before it is proven"
         lead = self._candidates.lead(span)
         known = lead.known if lead else {}
@@ -284,7 +284,7 @@ class Evidence:
         return self._windows.chunks(TimeRange(page.end_ns, max(page.end_ns, self._early_end_ns)))
 
     def _confirm(self, page: TimeRange, lead: CandidateSeries) -> CandleQuery:
-        """Return a query that shows again whose candles these are; one that is needed anyway, if there is one."""
+        """Return a query that shows again which market these candles are from; preferably one that is needed anyway."""
         windows = self._windows
         for chunk in self._chunks_after(page)[:_MAX_CHUNKS_AHEAD]:
             reach = TimeRange(windows.before(chunk.start_ns, windows.link), chunk.end_ns)
@@ -320,10 +320,10 @@ class Evidence:
         return None
 
     def _lacks_an_end(self, open_ns: int, page: TimeRange) -> bool:
-        """Return whether answers with candles on one side of a time only have to prove that it has none."""
+        """Return whether a time's hole has to be proven by answers with candles on one side of it only."""
         lead = self._candidates.lead(page)
         if lead and open_ns in lead.known:
-            return False  # its value is disputed, and an answer with this candle alone does not show whose it is
+            return False  # its value is disputed, and an answer with this candle alone does not show its market
         counting = complete(self._candidates.answers(page), sorted(lead.known if lead else ()))
         covering = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
         is_anchored = any(a.inner and a.inner.start_ns < open_ns < a.inner.end_ns for a in covering)

@@ -62,8 +62,8 @@ class AnswerSizes:
     """Sizes of the answers to one job, which show whether a call gives fewer candles than the dialect says.
 
     An answer that a limit has cut has exactly as many candles as the limit says, and lacks others of its window. An
-    answer that lacks candles for another reason has any size; and what it lacks may be another market's candles, which
-    a single untrue answer brought.
+    answer that lacks candles for another reason has any size; and the missing candles may be another market's, from a
+    single untrue answer.
     """
 
     def __init__(self) -> None:

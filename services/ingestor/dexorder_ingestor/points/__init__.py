@@ -1,1 +1,1 @@
-"""Runs of jobs for datasets whose rows are known by their time alone."""
+"""Runs of jobs for datasets with rows that are known by their time alone."""

@@ -1,8 +1,8 @@
 """Evidence that rows which are known by their time alone are complete, such as funding rates. Pure.
 
-Such rows have no grid and no numbers, so an answer that lacks some looks like a good one. Adjacency proves them: a
-*cell* lies between two adjacent rows. An answer with both of these rows and nothing between them is a proof that the
-cell is empty. No page limit, late replica or cache can produce it, because each of them cuts off one end.
+Such rows lack a grid and numbers, so an answer that lacks some looks like a good one. Adjacency proves them: a *cell*
+lies between two adjacent rows. An answer with both of these rows and without rows between them is a proof that the cell
+is empty. No page limit, late replica or cache can produce it, because each of them cuts off one end.
 
 A cell is settled when enough answers to different queries prove it, and each of its rows has the same values in two
 answers. A cell longer than both cells beside it may hide a row that an answer has left out, so it needs more proofs.
@@ -59,14 +59,14 @@ class PointAnswer:
 
 
 class Cell(NamedTuple):
-    """Time between two adjacent rows, or between the end of the range and a row; None where there is no row."""
+    """Time between two adjacent rows, or between the end of the range and a row; None at the end of the range."""
 
     before_ns: int | None
     after_ns: int | None
 
 
 class PointEvidence:
-    """Answers about one range, and what they settle."""
+    """Answers about one range, and the parts that they settle."""
 
     def __init__(self, span: TimeRange, *, now_ns: int) -> None:
         """Start without an answer.
@@ -184,5 +184,5 @@ class PointEvidence:
 
 
 def _lacks(known: TimeRange, points: Mapping[int, Values], time_ns: int) -> bool:
-    """Return whether an answer has no row of a time of which it has all rows."""
+    """Return whether an answer with all rows around a time lacks a row at that time."""
     return known.start_ns <= time_ns < known.end_ns and time_ns not in points

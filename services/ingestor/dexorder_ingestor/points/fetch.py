@@ -1,4 +1,4 @@
-"""Fetch of one dispatch of a dataset whose rows are known by their time alone: queries until `evidence` settles it."""
+"""Fetch of one dispatch of a dataset with rows known by their time alone: queries until `evidence` settles it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PointPage:
 
 
 class PointSource(Protocol):
-    """What the ingestor knows of one dataset: how it is queried, and how its rows are written to a record."""
+    """The ingestor's knowledge of one dataset: how it is queried, and how its rows are written to a record."""
 
     dataset: Dataset
 
@@ -102,7 +102,7 @@ class PointFetcher:
         """Yield the settled parts of the range in time order.
 
         Raises:
-            ExchangeFailure: A query had no valid answer in all attempts.
+            ExchangeFailure: A query got no valid answer in all attempts.
         """
         session, venue = self._session, self._session.venue
         await venue.know(session, self._symbol)
@@ -122,7 +122,7 @@ class PointFetcher:
             self.missing = self._unknown(end_ns)
 
     async def _settle(self, evidence: PointEvidence) -> bool:
-        """Query until a part is settled; return False, and say what is missing, if some of it never is."""
+        """Query until a part is settled; return False, and set ``missing``, if some of it never is."""
         while (window := evidence.next_window()) is not None:
             if await self._is_hopeless(evidence):
                 cell = self._describe(evidence.first_unsettled)
@@ -133,7 +133,7 @@ class PointFetcher:
         return True
 
     async def _is_hopeless(self, evidence: PointEvidence) -> bool:
-        """Note a query of the first cell that is not settled; from the third one on, pause before it."""
+        """Note a query of the first cell that is not settled; pause before the third query and each later one."""
         if evidence.first_unsettled != self._asked:
             self._asked, self._fruitless = evidence.first_unsettled, 0
         self._fruitless += 1

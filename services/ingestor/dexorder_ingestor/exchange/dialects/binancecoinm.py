@@ -1,10 +1,10 @@
 """Binance COIN-M futures.
 
-Trades are aggregates of fills (`aggTrades`), as those of spot markets: their numbers are consecutive in a market, in
-the socket and in REST, and `fromId` queries them by number. Amounts are numbers of contracts.
+Trades are aggregates of fills (`aggTrades`), like in spot markets: their numbers are consecutive in a market, in the
+socket and in REST, and `fromId` queries them by number. Amounts are numbers of contracts.
 
-Its candles are the newest of a window (see Binance), so windows are never wider than a call. The codes that heal are
-those of Binance.
+Its candles are the newest of a window (see Binance), so windows are never wider than a call. The same codes heal as at
+Binance.
 """
 
 from __future__ import annotations

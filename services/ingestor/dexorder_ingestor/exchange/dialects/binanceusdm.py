@@ -1,10 +1,10 @@
 """Binance USD-M futures.
 
-Trades are aggregates of fills (`aggTrades`), as those of spot markets: their numbers are consecutive in a market, in
-the socket and in REST, and `fromId` queries them by number. Fills of the insurance fund and of automatic deleveraging
-are in no aggregate (its documentation), so neither are they in candles that are built from trades.
+Trades are aggregates of fills (`aggTrades`), like in spot markets: their numbers are consecutive in a market, in the
+socket and in REST, and `fromId` queries them by number. Fills of the insurance fund and of automatic deleveraging are
+not in aggregates (its documentation), and therefore not in candles that are built from trades.
 
-Of its candles nothing is used but what ccxt's features say. The codes that heal are those of Binance.
+For its candles only ccxt's features are used. The same codes heal as at Binance.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 500 candles a call unless ccxt says otherwise; windows are never wider; answers that are lists are counted. An exchange
 that returns fewer, always the oldest or always the newest of a window, costs calls and may end in ERROR, but hides no
-candle: a hole is also queried at the end and at the start of a window. If ccxt has no `fetchOHLCV` for the exchange, or
-not that period, the job ends as ERROR with this reason. An exchange that ignores the start returns rows outside the
-window, which is an error too, never data.
+candle: a hole is also queried at the end and at the start of a window. If ccxt lacks `fetchOHLCV` for the exchange, or
+the period, the job ends as ERROR with this reason. An exchange that ignores the start returns rows outside the window,
+which is an error too, never data.
 
 The ids of trades are unknown. Trades since a time are used if an answer shows a trade from before.
 """

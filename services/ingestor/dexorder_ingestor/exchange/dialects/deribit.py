@@ -1,11 +1,11 @@
 """Deribit.
 
 The `trade_seq` of a trade is its id here, the number of the trade in its instrument (its documentation): consecutive,
-in the socket and in REST, and `start_seq` queries by it. Its `trade_id` counts the trades of a currency. Answers from a
-number or a time on are ordered by `sorting`; ccxt passes both on. The socket sends the trades of 100 ms in one message,
+in the socket and in REST, and `start_seq` queries by it. Its `trade_id` counts the trades of a currency. `sorting`
+orders the trades after a number or a time; ccxt passes both on. The socket sends the trades of 100 ms in one message,
 which holds each of them.
 
-Of its candles nothing is used but what ccxt's features say.
+For its candles only ccxt's features are used.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Ids of trades are numbers, the same in the socket and in REST. They ascend (`las
 known to be consecutive in a market. ccxt sends no start for spot markets, and whole seconds for contracts, so only the
 newest trades are used: at most 1,000.
 
-Of its candles nothing is used but what ccxt's features say.
+For its candles only ccxt's features are used.
 """
 
 from __future__ import annotations

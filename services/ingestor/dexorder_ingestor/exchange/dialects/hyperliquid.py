@@ -1,9 +1,9 @@
 """Hyperliquid.
 
-ccxt's `fetchTrades` queries the fills of one user and refuses to be called without an address. So REST has no trades of
-a market: realtime has live data only, and settles and stores nothing. History is not concerned.
+ccxt's `fetchTrades` queries the fills of one user and refuses to be called without an address. So REST lacks the trades
+of a market: realtime has only live data, without settled or stored trades. History is not concerned.
 
-Of its candles nothing is used but what ccxt's features say.
+For its candles only ccxt's features are used.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _TIME_ERROR_NS = 1_000
 
 
 def read_trades(rows: list[Any], last: Any, *, since_ns: int) -> list[TradeRow]:
-    """Return the trades of raw rows, ``[price, amount, seconds, side, type, misc, id]``; older answers have no id.
+    """Return the trades of raw rows, ``[price, amount, seconds, side, type, misc, id]``; older answers lack the id.
 
     Args:
         rows: In the exchange's order; ccxt's own sorting mixes up trades of one millisecond.

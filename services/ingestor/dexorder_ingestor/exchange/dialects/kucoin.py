@@ -2,10 +2,11 @@
 
 The `sequence` of a trade is its id here: the socket and REST both have it, while REST's spot trades lack the `tradeId`
 that ccxt takes. It ascends and is not consecutive in a market. A query for trades returns the newest 100; ccxt can't
-ask for more, or for older ones. What exceeds 100 trades between two queries comes from the socket, if it was alive.
+ask for more, or for older ones. With more than 100 trades between two queries, the others come from the socket, if it
+was alive.
 The exchange sets the time between two pings, 18 s, so a silent socket is noticed later than elsewhere.
 
-Of its candles nothing is used but what ccxt's features say.
+For its candles only ccxt's features are used.
 """
 
 from __future__ import annotations

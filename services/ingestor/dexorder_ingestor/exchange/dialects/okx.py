@@ -2,13 +2,13 @@
 
 `before` and `after` are exclusive (ccxt subtracts 1 ms from the start). Candles older than 1,439 periods come from
 another endpoint, at most 100 a call, at half the rate; 100 is used for both. Newest first. The ninth column marks
-finished candles: a query whose answer has an unfinished one is repeated. Days and longer periods are queried in UTC
+finished candles: a query is repeated if its answer has an unfinished one. Days and longer periods are queried in UTC
 (`1Dutc`); otherwise they would open at 16:00 UTC. ccxt calls it 9 times a second for old candles.
 
 Ids of trades are numbers that ascend, but the socket merges fills of one order and shows the last number only (its
 channel without that, `trades-all`, takes a key in ccxt). So the socket is a second source of their last fills alone,
-and two answers of REST have to agree on the others. Older trades are not available: ccxt drops those before the start
-from the newest.
+and two answers of REST have to agree on the others. Older trades are not available: ccxt queries the newest trades and
+drops the ones before the start.
 
 The `expTime` of a spot or swap market is empty until its delisting is known (its documentation).
 """
