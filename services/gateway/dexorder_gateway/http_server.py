@@ -57,7 +57,7 @@ def _noting(served: WeakSet[asyncio.BaseTransport]) -> Middleware:
 
 
 def _close_unfinished(request: web.Request) -> None:
-    """Close the connection of a request whose body is not there yet."""
+    """Close the connection of a request if its body has not arrived yet."""
     if request.transport is not None and not request.content.is_eof():
         request.transport.abort()
 
@@ -87,7 +87,7 @@ async def http_server(
     """Serve until the block ends.
 
     Args:
-        addresses: ``host:port``, or ``unix:/path``, which has no TLS.
+        addresses: ``host:port``, or ``unix:/path``, which is without TLS.
         stop_seconds: Longest time that running requests get at the end.
         cancel_abandoned: Whether a request is cancelled when its client disconnects.
 

@@ -112,7 +112,7 @@ def _switched(name: str, value: str) -> str:
 
 
 def _set(tree: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    """Set a value in a nested mapping without changing the given inner ones; what is no mapping is left as it is."""
+    """Set a value in a nested mapping without changing the given inner ones; a value that is no mapping stays."""
     *inner, last = keys
     for key in inner:
         below = tree.get(key)

@@ -56,7 +56,7 @@ _UNKNOWN_METHOD = ("Method not found!", "Method not implemented!")
 
 
 def failure_of(code: Code) -> Failure:
-    """Return the kind of a failure that a server has sent; BROKEN for codes that say nothing about another attempt."""
+    """Return the kind of a failure that a server has sent; BROKEN for codes that do not decide about a retry."""
     return _FAILURES.get(code, Failure.BROKEN)
 
 
@@ -92,7 +92,7 @@ def is_failure(error: BaseException, *kinds: Failure) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Return whether one of our servers refuses a call for good; a proxy that forbids it may let it through later.
 
-    For a part, which repeats a call for as long as its settings say; a user is told at once.
+    For a part, which repeats a call for as long as its settings say; a user gets the error at once.
     """
     if code_of(error) in _OF_POLICIES and not is_from_server(error):
         return False

@@ -62,7 +62,7 @@ def encode_cursor(cursor: Cursor | None) -> pb.Cursor | None:
 
 
 def decode_cursor(message: pb.Cursor) -> Cursor:
-    """Return a cursor; InvalidRequest if it has no epoch, as one that no answer had."""
+    """Return a cursor; InvalidRequest without an epoch, which means that it is not from an answer."""
     if not message.epoch:
         raise InvalidRequest("after.epoch is missing; pass the cursor of an answer, or none for all that is stored")
     return Cursor(message.epoch, min(message.sequence, MAX_SEQUENCE))

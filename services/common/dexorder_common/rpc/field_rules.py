@@ -110,7 +110,7 @@ def _column(field: FieldDescriptor) -> Column:
 
 
 def _refuses_absent(descriptor: Descriptor, tests: Sequence[Test]) -> bool:
-    """Return whether an absent message, which reads as an empty one, fails the tests of its own fields."""
+    """Return whether an absent message, which reads as an empty one, fails the tests of its fields."""
     return not _pass(tests, (GetMessageClass(descriptor)(),))
 
 

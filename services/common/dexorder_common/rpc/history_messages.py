@@ -62,7 +62,7 @@ _OFFER = set(history_pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_second
 
 
 def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
-    """Return the message that submits a request; ``refresh`` is told by the call."""
+    """Return the message that submits a request; ``refresh`` is not in it but chooses the RPC."""
     return ingest_pb2.SubmitHistoricalRequest(
         request_id=request.request_id,
         ticker=request.ticker,
@@ -267,7 +267,7 @@ def encode_candle_offer(offer: CandleOffer) -> history_pb.CandleOffer:
 def decode_instruments(
     venue: str, message: ingestor_service_pb2.ReportInstrumentsRequest | history_pb.ListInstrumentsResponse
 ) -> InstrumentList:
-    """Return the instruments of a venue, unchecked; those of a page if it is one."""
+    """Return the instruments of a venue, or of a page of them, unchecked."""
     offer = _decode_candle_offer(message.candles) if message.HasField("candles") else None
     return InstrumentList(venue, tuple(map(decode_instrument, message.instruments)), message.fetched_ns, offer)
 

@@ -89,7 +89,7 @@ class Caller:
     """Authenticated caller.
 
     Attributes:
-        users: Users to whom its triggers and UDFs may send; one is ``*`` for all.
+        users: Users that its triggers and UDFs may send to; one is ``*`` for all.
         topics: Kafka topics to which its UDFs may write; one is ``*`` for all.
     """
 
@@ -217,7 +217,7 @@ class Admission:
         A service in ``own_identity`` receives every call, with a caller if the callers file knows it.
 
         Raises:
-            Unauthenticated: The call has no valid proof of identity, or the caller is unknown.
+            Unauthenticated: The call lacks a valid proof of identity, or the caller is unknown.
             NotAllowed: The caller's role may not call this service.
         """
         if service in OPEN_SERVICES or trusted_socket(context):
@@ -249,7 +249,7 @@ class Admission:
         return caller
 
     def _forwarded(self, callers: Callers, context: Any) -> tuple[Caller | None, str]:
-        """Return the caller whom a proxy names, and that name; a JWT, where there is one, before the certificate."""
+        """Return the caller that a proxy names, and that name; a JWT, if present, precedes the certificate."""
         peer = peer_address(context.peer())
         if not is_proxy(peer, self.proxies):
             raise Unauthenticated(f"the call is from {context.peer()[:64]}, which is no proxy that may name a caller")
@@ -268,10 +268,10 @@ def trusted_socket(context: Any) -> bool:
 
 
 def bearer_token(context: Any) -> str:
-    """Return the token in a call's metadata: that of `OWN_AUTHORIZATION` if there is one, else the bearer token.
+    """Return the token in a call's metadata: from `OWN_AUTHORIZATION` if present, else the bearer token.
 
     Raises:
-        Unauthenticated: There is no token, more than one, or it is malformed.
+        Unauthenticated: The token is missing, malformed, or not the only one.
     """
     own = [value for key, value in context.invocation_metadata() or () if key == OWN_AUTHORIZATION]
     if len(own) > 1:
@@ -288,10 +288,10 @@ def bearer_token(context: Any) -> str:
 
 
 def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
-    """Return the common name of a verified client certificate, or its only alternative name if it has none.
+    """Return the common name of a verified client certificate; without one, its only alternative name.
 
     Raises:
-        Unauthenticated: There is no certificate, or it has no such name.
+        Unauthenticated: The certificate is missing, or lacks such a name.
     """
     for key in ("x509_common_name", "x509_subject_alternative_name"):
         names = [name.decode(errors="replace") for name in auth_context.get(key, ()) if name]

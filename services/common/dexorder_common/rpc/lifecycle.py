@@ -43,10 +43,10 @@ from dexorder_common.storage.watched_file import WatchedFile
 log = structlog.get_logger(__name__)
 
 # By default an aio server answers clients that ping every 10 s with GOAWAY too_many_pings; these options allow one
-# each second, as some proxies send them; a ping that comes a moment early is no reason to end all streams of a proxy.
+# each second, because some proxies send them; an early ping must not end all streams of a proxy.
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 900), ("grpc.keepalive_permit_without_calls", 1))
-# A connection without calls is closed, and one whose handshake does not end. A host that vanished is noticed by pings;
-# the peer's transport answers them, whether its program reads or not.
+# A connection without calls is closed, and so is one with a handshake that does not end. Pings detect a host that has
+# vanished; the peer's transport answers them, whether its program reads or not.
 MAX_IDLE_SECONDS = 300
 IDLE = (
     ("grpc.max_connection_idle_ms", MAX_IDLE_SECONDS * 1_000),
@@ -143,8 +143,8 @@ async def grpc_server(
         roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
         own_identity: Services that check their callers in another way than by the callers file. They receive every
             call, and check the rules of its fields; `identity.current_caller` is set if that file knows the caller.
-        trace_roots: Methods (``service/method``) whose calls start a trace if their caller has none.
-        limits_of: More settings whose limits GetServerInfo returns.
+        trace_roots: Methods (``service/method``); their calls start a trace if the caller does not trace them.
+        limits_of: More settings with limits that GetServerInfo returns.
     Yields:
         The bound server; its health is NOT_SERVING until ``set_serving``.
     Raises:
@@ -294,7 +294,7 @@ def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[An
         BadSettings,
         CannotListen,
         Unavailable,
-    ) as error:  # from the channels that main opens, and from what it reads at start
+    ) as error:  # from the channels that main opens and the files that it reads at start
         raise SystemExit(str(error)) from None
     finally:
         tracing.shutdown()

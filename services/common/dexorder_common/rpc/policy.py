@@ -1,12 +1,12 @@
-"""Rules for every call of a server, whatever its transport: admission, counting, and the status of an error.
+"""Rules for every call of a server, on any transport: admission, counting, and the status of an error.
 
     error                 status              text                retry after
     SuiteError            its own code        its own text        ``retry_seconds`` where it is known
     NotImplementedError   UNIMPLEMENTED       its own text        -
-    anything else         INTERNAL            a fixed text or that of `InternalText`; the traceback is logged
+    anything else         INTERNAL            a fixed text or `InternalText`'s; the traceback is logged
     cancelled call        CANCELLED           no answer is sent   -
 
-A transport creates one `ServedCall` for each call, passes it what the handler raises, sends the `CallStatus` that it
+A transport creates one `ServedCall` for each call, passes it the handler's exception, sends the `CallStatus` that it
 returns and ends the call. A request that can't be decoded is an InvalidRequest.
 """
 
@@ -81,7 +81,7 @@ class ServedCall:
         method.tally.started += 1
 
     def fail(self, error: BaseException, *, of_transport: bool = False) -> CallStatus | None:
-        """Return the answer to a call whose handler raised this; None for a cancelled call, which gets no answer.
+        """Return the answer to a call after its handler raised this; None for a cancelled call, which gets no answer.
 
         Args:
             of_transport: The transport raised it, not the handler, so `InternalText` does not apply.

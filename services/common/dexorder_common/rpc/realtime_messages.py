@@ -40,7 +40,7 @@ _MAX_COUNT = 2**31
 
 
 def encode_realtime_series(ticker: str, period_seconds: int) -> common_pb2.Series:
-    """Return the message of a series of a realtime job, whose period of trades is 0."""
+    """Return the message of a series of a realtime job; trades have period 0."""
     return encode_series(Series(ticker, period_seconds, realtime_dataset(period_seconds)))
 
 
@@ -218,7 +218,7 @@ def encode_provisional(found: ProvisionalSpan) -> realtime_pb2.ProvisionalSpan:
 
 
 def decode_provisional(message: realtime_pb2.ProvisionalSpan) -> ProvisionalSpan:
-    """Return a provisional span; ONE_SOURCE is the reason of one whose reason is not known here.
+    """Return a provisional span; a reason that is not known here becomes ONE_SOURCE.
 
     Raises:
         InvalidRequest: It ends before it starts.
@@ -255,7 +255,7 @@ def decode_unchecked(message: ingestor_service_pb2.UncheckedCandles) -> Unchecke
 
 
 def encode_status(status: RealtimeStatus) -> ingestor_service_pb2.RealtimeStatus:
-    """Return the message of what a dispatch knows."""
+    """Return the message of a dispatch's knowledge."""
     known = status.knowledge
     return ingestor_service_pb2.RealtimeStatus(
         job_id=status.dispatch_id,
@@ -268,7 +268,7 @@ def encode_status(status: RealtimeStatus) -> ingestor_service_pb2.RealtimeStatus
 
 
 def decode_status(message: ingestor_service_pb2.RealtimeStatus) -> RealtimeStatus:
-    """Return what a dispatch knows; InvalidRequest for an invalid range."""
+    """Return a dispatch's knowledge; InvalidRequest for an invalid range."""
     provisional = tuple(sorted(map(decode_provisional, message.provisional)))
     unchecked = tuple(map(decode_unchecked, message.unchecked))
     known = Knowledge(provisional, unchecked, message.corrected_trades, message.late_trades, wait_text(message.waiting))

@@ -41,7 +41,7 @@ class ServerInfoRpcs(rpc.ServerInfoServiceServicer):
 def add_server_info(
     server: grpc.aio.Server, settings: ServiceSettings, services: Iterable[str], limits_of: Iterable[BaseSettings] = ()
 ) -> None:
-    """Add the service to a server with these other services, and with more settings than those of the server."""
+    """Add the service to a server with these other services; ``limits_of`` are settings beyond the server's."""
     part = str(settings.model_config.get("env_prefix", "")).removeprefix("DEXORDER_").strip("_").lower()
     limits = {name: value for each in (settings, *limits_of) for name, value in _limits(each)}
     answer = pb.GetServerInfoResponse(
@@ -58,7 +58,7 @@ def add_server_info(
 
 
 def _limits(settings: BaseSettings) -> Iterator[tuple[str, int]]:
-    """Yield the limits that settings give, by name; a negative number means that there is none."""
+    """Yield the limits that settings give, by name; a negative number means unlimited."""
     for name, value in settings:
         if name.startswith(_LIMITS) and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             yield name, value

@@ -42,12 +42,12 @@ HANDLERS = {
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a decoder whose result is the error if the bytes are not a message; `_parsed` raises it in the call."""
+    """Return a decoder that returns an error if the bytes are not a message; `_parsed` raises it in the call."""
 
     def decode(data: bytes) -> Any:
         try:
             return deserialize(data)
-        except Exception as error:  # whatever the parser raises, the caller sent the bytes
+        except Exception as error:  # the caller sent the bytes that the parser refuses
             return InvalidRequest(f"request of {len(data)} bytes does not parse: {error}")
 
     return decode
@@ -84,7 +84,7 @@ class _GrpcCall(ServedCall):
         """Send answers, serialized or not."""
         write_all: Callable[[list[Any]], Awaitable[None]] | None = getattr(self._context, "write_all", None)
         try:
-            if write_all is not None:  # grpcio's context has none
+            if write_all is not None:  # missing in grpcio's context
                 await write_all(answers)
             else:
                 for answer in answers:
@@ -138,7 +138,7 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         """Create the interceptor.
 
         Args:
-            own_identity: Services whose handlers find out who calls, and check the fields of a request after that.
+            own_identity: Services with handlers that identify the caller, and check the fields of a request after that.
             keep_alive_seconds: Longest time without an answer in an endless stream.
         """
         self._metrics = metrics
@@ -153,7 +153,7 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Wrap the method's handler; an unknown method has none and stays UNIMPLEMENTED."""
+        """Wrap the method's handler; an unknown method stays UNIMPLEMENTED."""
         handler = await continuation(handler_call_details)
         return None if handler is None else self.wrapped(handler, handler_call_details)
 

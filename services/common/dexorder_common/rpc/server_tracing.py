@@ -1,4 +1,4 @@
-"""Spans of the calls that a server answers: only of calls whose caller traces them, and of calls that start a trace.
+"""Spans of the calls that a server answers: only of calls that the caller traces, and of calls that start a trace.
 
 The interceptor is the outermost, so it sees the statuses that the policy gives to errors.
 """
@@ -30,7 +30,7 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
     is_per_call = True
 
     def __init__(self, roots: Collection[str] = ()) -> None:
-        """Start a trace for calls of the methods ``roots`` (``service/method``) that have none."""
+        """Start a trace for untraced calls of the methods ``roots`` (``service/method``)."""
         self._roots = frozenset(roots)
 
     async def intercept_service(
@@ -88,7 +88,7 @@ def _stream(behavior: Behavior, span: Span) -> Behavior:
 
 def _end(span: Span, failed: Any) -> None:
     """End the span of a call; ``failed`` is the context of one that has failed or was cancelled."""
-    code = Code.OK if failed is None else code_in(failed) or Code.CANCELLED  # a cancelled call has no status
+    code = Code.OK if failed is None else code_in(failed) or Code.CANCELLED  # a cancelled call ends without a status
     span.set_attribute("rpc.response.status_code", code.name)
     if code in _SERVER_ERRORS:
         tracing.fail(span, code.name)

@@ -103,9 +103,9 @@ class ServiceSettings(BaseSettings):
         return self
 
     def proxies_only(self) -> Callable[[str], bool] | None:
-        """Return whether a port without encryption of its own takes a peer with an IP address; None if it takes any.
+        """Return whether an unencrypted port takes a peer with an IP address; None if it takes any.
 
-        With identity ``forwarded`` such a port takes proxies only, as the calls do: without the mesh nobody gets in.
+        With identity ``forwarded`` such a port takes proxies only, like the calls: it is closed outside the mesh.
         """
         if self.identity != "forwarded" or self.allow_insecure:
             return None

@@ -1,6 +1,6 @@
 """Streaming RPCs: helpers of their handlers, and the keep-alives by which a quiet stream differs from a dead one.
 
-A proxy answers the pings of its client itself, so these say nothing about the server behind it. The answers of an
+A proxy answers the pings of its client itself, so pings do not test the server behind it. The answers of an
 endless stream therefore have a field ``keep_alive``: the server sets it in an answer that it sends after
 `KEEP_ALIVE_SECONDS` without another one, and a reader gives a stream up after `SILENCE_SECONDS` without any.
 """
@@ -61,7 +61,7 @@ class KeptAlive:
     """Answers of one endless stream. grpcio takes one write at a time, so all go through `send`.
 
     Args:
-        keep_alive: What is sent when there was no answer for ``seconds``.
+        keep_alive: Message that is sent after ``seconds`` without an answer.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any], keep_alive: bytes, seconds: float) -> None:
@@ -95,7 +95,7 @@ class KeptAlive:
                 else:
                     await self.send(lambda: self._context.write(self._keep_alive))
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            return  # the caller has left, as the handler finds out by itself
+            return  # the caller has left; the handler notices that by itself
 
 
 async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> AsyncGenerator[T, None]:

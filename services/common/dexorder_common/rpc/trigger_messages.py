@@ -55,7 +55,7 @@ def decode_request(message: ingest_pb2.CEPTriggerRequest, client_id: str = "", a
 
 
 def encode_alert(alert: Alert | None) -> triggers_pb2.TriggerAlert | None:
-    """Return the message of a delivery; None if there is none."""
+    """Return the message of a delivery; None without one."""
     if alert is None:
         return None
     channels = [

@@ -85,7 +85,7 @@ async def user_events(
     Then the page closes, calls of providers are cancelled (the next start repeats them) and changes are written.
 
     Args:
-        admits: Decides from which IP addresses ports without encryption of their own are used; None: from any.
+        admits: Decides which IP addresses may use unencrypted ports; None: any.
     Raises:
         BadSettings: A setting can't be used; names its variable.
         OSError: An address can't be bound.

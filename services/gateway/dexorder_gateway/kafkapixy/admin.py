@@ -87,7 +87,7 @@ class Admin:
             raise admin_error(error.args[0]) from error
 
     async def topics(self, *, with_partitions: bool = True, with_config: bool = True) -> dict[str, TopicView]:
-        """Return every topic of the cluster, with what was asked for. Answers are converted in the query's thread."""
+        """Return every topic of the cluster with the requested details. Answers are converted in the query's thread."""
         return await self._in_thread(partial(self._topics, with_partitions, with_config))
 
     def _topics(self, with_partitions: bool, with_config: bool) -> dict[str, TopicView]:

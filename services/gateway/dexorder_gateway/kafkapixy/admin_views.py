@@ -48,7 +48,7 @@ class OffsetsView:
     """One partition and the group's commit; ``offset`` is ``NO_COMMIT`` without one. Texts are as in Kafka-Pixy.
 
     Attributes:
-        offset_at_time: First offset at or after the time that was asked for; None if none was.
+        offset_at_time: First offset at or after the requested time; None without one.
     """
 
     partition: int

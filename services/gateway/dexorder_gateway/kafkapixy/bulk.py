@@ -1,7 +1,7 @@
 """The RecordService: many records of a topic in one call, and the wait for all of them.
 
 A call has a bound in records and, by the size of a message, in bytes; a large one lets other calls run between its
-records. A full queue makes it wait for its own records, not refuse what it has started.
+records. On a full queue it waits for its own records: a call that has written a record is not refused.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def write_many(
     """Write records in order; return the reasons of the refused ones by index, once Kafka has all others.
 
     Raises:
-        Exhausted: The queue is full; nothing was written.
+        Exhausted: The queue is full; no record was written.
         Uncertain: Kafka has not answered in time, or the queue stayed full; any record may have been written.
     """
     deadline_s = asyncio.get_running_loop().time() + timeout_seconds
@@ -93,7 +93,7 @@ async def write_many(
 async def _begin(
     producer: RecordProducer, topic: str, record: Record, before: Collection[Placing], deadline_s: float
 ) -> Placing:
-    """Queue a record; while the queue is full, wait for those of the same call."""
+    """Queue a record; while the queue is full, wait for earlier records of the same call."""
     while True:
         try:
             placing = producer.begin(topic, record.key or None, record.value, record.headers)

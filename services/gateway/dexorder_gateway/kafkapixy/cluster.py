@@ -55,7 +55,7 @@ class Cluster:
     def __init__(self, config: ClusterConfig, metrics: KafkaMetrics) -> None:
         self.config = config
         self.failure: str | None = "Kafka has not answered yet"
-        self._asked = asyncio.Event()  # whether Kafka was queried, with whatever result
+        self._asked = asyncio.Event()  # whether Kafka was queried, with any result
         self._connection_errors = ConnectionErrors()
         self._kafka_up = metrics.kafka_up.labels(config.name)
         options: dict[str, Any] = {**client_options(config), "error_cb": self._connection_errors.note}
@@ -256,7 +256,7 @@ class Cluster:
         commits: Mapping[int, Commit],
         elsewhere: Elsewhere,
     ) -> None:
-        """Set each partition where it is read; Conflict names those that were set before one failed."""
+        """Set each partition where it is read; Conflict names the partitions that were set before one failed."""
         done: list[int] = []
         for each in requested:
             if await elsewhere(each):
@@ -277,7 +277,7 @@ class Cluster:
         await self.consumers.close(_CLOSE_SECONDS)
 
     async def _drain_records(self, timeout_seconds: float) -> None:
-        await self.keys.drain(timeout_seconds)  # first: they queue further records
+        await self.keys.drain(timeout_seconds)  # first: they queue more records
         await self.producer.close(timeout_seconds)
         await self.keys.close()
 

@@ -66,7 +66,7 @@ class Consumers:
         return found
 
     def is_joining(self, group: str, topic: str) -> bool:
-        """Return whether the topic is read here but has no partitions yet: the group is being joined."""
+        """Return whether the topic is read here but without partitions yet: the group is being joined."""
         found = self._open.get((group, topic))
         return found is not None and not found.progress()
 

@@ -75,7 +75,7 @@ class HttpContext:
         return self.sent
 
     def time_remaining(self) -> float | None:
-        """Return None: a request has no deadline."""
+        """Return None: requests are without deadlines."""
         return None
 
     def finish(self) -> None:
@@ -148,9 +148,9 @@ class HttpApi:
     def _refuse_other_hosts(self, request: web.Request, context: HttpContext) -> None:
         """Refuse a Host that could be a stranger's domain.
 
-        A web page whose domain resolves to this server after it was loaded (DNS rebinding) sends neither ``Origin`` nor
-        ``Sec-Fetch-Site`` with a GET, as the server is its own. It can't have an address, or a name without a dot, as
-        its domain.
+        If a web page's domain resolves to this server after the page was loaded (DNS rebinding), its GETs have neither
+        ``Origin`` nor ``Sec-Fetch-Site``, because the server is its own. Its domain can't be an address, or a name
+        without a dot.
         """
         host = request.headers.get("Host", "")
         name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()

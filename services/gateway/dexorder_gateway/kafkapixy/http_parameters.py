@@ -1,7 +1,7 @@
 """Parameters of a request to the HTTP API, read as Go's ``Request.Form``: bytes, the body's before the query's. Pure.
 
-Keys and messages are bytes. A text type between the request and the record would replace what is not UTF-8, and two
-keys would become one.
+Keys and messages are bytes. A text type between the request and the record would replace bytes that are not UTF-8, and
+two keys would become one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Parameters:
     """Parameters of one request.
 
     Args:
-        query: What follows the first ``?`` of the target, as it was sent.
-        form: Body of a form, as it was sent; its values come before those of the query.
+        query: The target after the first ``?``, unchanged.
+        form: Body of a form, unchanged; its values come before the query's.
     """
 
     def __init__(self, query: bytes = b"", form: bytes = b"") -> None:

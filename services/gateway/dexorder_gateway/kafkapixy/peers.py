@@ -1,11 +1,11 @@
 """The other gateways of a group, to which acks and offsets of their partitions are forwarded (decision 83).
 
-this gateway    the peers                   what becomes of an ack
+this gateway    the peers                   result of an ack
 has it          -                           it is taken
-has it not      one has it                  that one takes it
-has it not      none has it, for a while    the group rebalances: both are asked again
-has it not      none has it                 NotAssigned
-has it not      one can't be reached        Unavailable; the ack may be sent again
+lacks it        one has it                  that one takes it
+lacks it        all lack it, for a while    the group rebalances: both are asked again
+lacks it        all lack it                 NotAssigned
+lacks it        one can't be reached        Unavailable; the ack may be sent again
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Peers:
             wait: Try again while no gateway has the partition.
 
         Raises:
-            NotAssigned: Nobody has the partition.
+            NotAssigned: No gateway has the partition.
             Unavailable: A peer that may have it can't be reached.
             Exhausted: Too many acks wait.
         """

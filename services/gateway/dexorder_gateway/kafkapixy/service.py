@@ -151,7 +151,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
             raise NotFound(f"topic {topic!r} does not exist")
         subscription = cluster.consumers.subscription(group, topic)
         if acks_earlier:
-            # A first call has nothing to ack and leaves the fields at 0: then only a delivered record is acked.
+            # A first call does not ack and leaves the fields at 0: then only a delivered record is acked.
             is_first = not request.ack_partition and not request.ack_offset
             try:
                 subscription.ack(request.ack_partition, request.ack_offset, delivered_only=is_first)
@@ -192,7 +192,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         """Have an ack taken that this gateway can't take now: by a peer, or here once the group has rebalanced.
 
         Args:
-            is_first: It may be no ack at all, so its caller is not told if nobody has the partition.
+            is_first: It may be no ack at all, so its caller gets no error if the partition is not found.
         """
         metadata = ((FORWARDED, _DELIVERED_ONLY if is_first else "1"),)
         group, topic, partition = request.group, request.topic, request.partition

@@ -54,8 +54,8 @@ async def _try_once(admin: Admin, consumers: Consumers, group: str, topic: str, 
             f"group {group!r} is read by {_names(found.members)}, and Kafka takes commits only from these: "
             "stop them, or consume from the topic through this gateway first"
         )
-    # No member reads these partitions, and ours, which reads other topics, may commit for them. A member that took them
-    # meanwhile would not have seen the commit: then it does not count.
+    # No member reads these partitions, and ours, which reads other topics, may commit for them. A member that takes
+    # them during the commit does not see it: then the commit does not count.
     if not await _committed(asyncio.wrap_future(ours.set_offsets(topic, wanted))):
         return False
     found = await admin.group(group)

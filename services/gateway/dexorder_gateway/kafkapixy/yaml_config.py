@@ -256,7 +256,7 @@ class PixyConfig(_Part):
 
     @property
     def ignored_settings(self) -> list[str]:
-        """Places of the settings that were given and have no effect here."""
+        """Places of the settings that were given and are ignored here."""
         found = list(_ignored(self, ""))
         found += [f"proxies.{name}.net.sasl.handshake" for name, p in self.proxies.items() if not p.net.sasl.handshake]
         return found

@@ -1,1 +1,1 @@
-"""Keys that callers give to records, so that a repeated call writes nothing again at any gateway (decision 94)."""
+"""Keys that callers give to records, so that a repeated call at any gateway does not write again (decision 94)."""

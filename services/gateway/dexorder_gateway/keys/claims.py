@@ -5,8 +5,8 @@ same order, so they decide alike, however many there are, come and go.
 
     the key has            a claim that is read     its call
     no entry               becomes the entry        writes the record, then appends the outcome
-    an entry               changes nothing          answers as the entry says, once it has an outcome
-    an entry of another    changes nothing          AlreadyExists
+    an entry               is ignored               answers as the entry says, once it has an outcome
+    an entry of another    is ignored               AlreadyExists
     record
 
     outcome of the entry   the calls with other claims
@@ -101,7 +101,7 @@ class Outcome:
 
 
 def encode(record: Claim | Outcome) -> bytes:
-    """Return the value of a record of the topic of keys; its key is that of the caller's key."""
+    """Return the value of a record of the topic of keys; the record's key is the caller's key."""
     if isinstance(record, Claim):
         return _CLAIM_FORMAT.pack(_CLAIM, record.token, record.caller, record.record)
     return _OUTCOME_FORMAT.pack(record.result, record.token, record.partition, record.offset)
@@ -137,7 +137,7 @@ class KnownKeys:
         return len(self._entries)
 
     def claim(self, key: bytes, claim: Claim, at_ms: int) -> Entry:
-        """Return the key's entry, whose ``claim`` is this one if it is the first.
+        """Return the key's entry; its ``claim`` is this one if it is the first.
 
         Args:
             at_ms: Time of Kafka's log.
@@ -153,7 +153,7 @@ class KnownKeys:
         return self._entries[key]
 
     def end(self, key: bytes, outcome: Outcome) -> None:
-        """Take the outcome of a key's entry; that of another claim counts for nothing."""
+        """Take the outcome of a key's entry; the outcome of another claim is ignored."""
         entry = self._entries.get(key)
         if entry is None or entry.claim.token != outcome.token:
             return

@@ -47,10 +47,10 @@ class Read(NamedTuple):
 
 
 class Reader:
-    """What reads the topic of keys; see `dexorder_gateway.keys.topic`.
+    """Reader of the topic of keys; see `dexorder_gateway.keys.topic`.
 
     Attributes:
-        failure: Why nothing can be read; empty while it can.
+        failure: Why the topic can't be read; empty while it can.
     """
 
     failure = ""
@@ -106,7 +106,7 @@ class KeyLedger:
         """Return the place of the record with this key, which ``produce`` queues if no call was earlier, anywhere.
 
         Args:
-            contents: What is to be written, to tell that a key is used for another record.
+            contents: Content of the record, which shows that a key is used for another record.
 
         Raises:
             InvalidRequest: The key is too long.
@@ -160,7 +160,7 @@ class KeyLedger:
     async def _decision(
         self, key: bytes, claim: Claim, produce: Callable[[], Placing], until_s: float
     ) -> Placing | Entry:
-        """Append a claim, and return what it came to: the record that this call writes, or the earlier call's entry."""
+        """Append a claim, and return its result: the record that this call writes, or the earlier call's entry."""
         loop = asyncio.get_running_loop()
         call = _Call(produce, loop.create_future(), until_s)
         call.decided.add_done_callback(retrieved)
@@ -170,7 +170,7 @@ class KeyLedger:
             appended.add_done_callback(lambda done: self._claim_appended(call, done))
             await asyncio.wait((call.decided,), timeout=until_s - loop.time())
         finally:
-            # Whoever is gone writes nothing: `read` then gives its claim up.
+            # A caller that is gone does not write: `read` then gives its claim up.
             self._calls.pop(claim.token, None)
         if not call.decided.done():
             raise _unusable((self._reader and self._reader.failure) or f"no answer within {self._wait_s:g} s")
@@ -217,7 +217,7 @@ class KeyLedger:
         entry = self._known.claim(key, claim, at_ms)
         call = self._calls.pop(claim.token, None)
         if call is not None and (call.decided.done() or asyncio.get_running_loop().time() > call.until_s):
-            call = None  # its caller was told that nothing is written, or is told so next
+            call = None  # its caller has been informed, or is informed next, that its record is not written
         if entry.claim is claim:
             if call is not None:
                 self._write(key, claim.token, call)
@@ -229,7 +229,7 @@ class KeyLedger:
     def _write(self, key: bytes, token: bytes, call: _Call) -> None:
         try:
             record = call.produce()
-        except Exception as error:  # whatever it is, it is this caller's
+        except Exception as error:  # any error is this caller's
             self._say(key, Outcome(token, Result.REFUSED))
             call.decided.set_exception(error)
             return

@@ -1,7 +1,7 @@
 """The topic of keys in Kafka: made with its settings, and read from its start by a thread.
 
-It has one partition, whose order decides, and the log's time, so that no gateway's clock matters. It keeps records for
-twice the time that is needed. No group reads it: each gateway reads all.
+It has one partition, so that its order decides, and the log's time, so that no gateway's clock matters. It keeps
+records for twice the time that is needed. No group reads it: each gateway reads all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TOPIC_CONFIG = {
     "segment.ms": str(KEPT_MS // 2),
 }
 _OPTIONS: dict[str, Any] = {
-    "group.id": "dexorder-keys",  # librdkafka needs one; nothing is committed
+    "group.id": "dexorder-keys",  # librdkafka needs one; it never commits
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
     "allow.auto.create.topics": False,

@@ -129,7 +129,7 @@ async def _beginning(content: StreamReader) -> bytes:
 
 
 def _milliseconds(wait: object) -> int | None:
-    """Convert seconds, as a number or text, or an HTTP date; None if it is neither. At most a day."""
+    """Convert a number of seconds, its text, or an HTTP date; None for any other value. At most a day."""
     try:
         seconds = float(wait)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

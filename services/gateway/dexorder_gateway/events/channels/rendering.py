@@ -70,7 +70,7 @@ class _Form:
     """Layout of the text for one kind of payload.
 
     Args:
-        title: Fields whose values follow the title, as far as they are present.
+        title: Fields with values that follow the title, if present.
         lines: Fields of the body, one a line.
         omitted: Fields that are not shown: duplicates of the event's own or of another field, or drawings.
         labels: Labels that differ from the usual ones.
@@ -147,8 +147,8 @@ def render(event: Event, *, link_url: str) -> EventMessage:
         link_url: URL for the last line; empty for none.
 
     Returns:
-        A message with a one-line title. Fields that the payload's form does not know, or all of them if there is no
-        form, follow as they are: at most 40 fields or 1,500 characters.
+        A message with a one-line title. Fields that the payload's form does not know, or all of them without a form,
+        follow unchanged: at most 40 fields or 1,500 characters.
     """
     what, form = _TYPES.get(event.event_type, (f"Event of type {event.event_type}", _ANY))
     values, others = _read_payload(event.payload, form.names)

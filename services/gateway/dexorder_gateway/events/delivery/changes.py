@@ -15,7 +15,7 @@ ROUND_ENDED = -1
 
 
 class QueuedRow(NamedTuple):
-    """Event that is not final, as the outbox stores it: all that a restart needs. A tuple, because many are made.
+    """Row of the outbox for an event that is not final: all that a restart needs. A tuple, because many are made.
 
     Attributes:
         expires_ns: Wall clock; None for CRITICAL.
@@ -23,8 +23,8 @@ class QueuedRow(NamedTuple):
         rounds: Completed rounds that were followed by another one.
         attempts: Attempts so far, over all channels; the number of the last attempt.
         failures: Attempts at the present channel that ended in `Later`.
-        due_ns: Wall clock: nothing happens before, except on a session, an ack or a result; `NEVER` to wait for one of
-            these. During a call, the time at which it started: after a restart the channel is tried again.
+        due_ns: Wall clock of the next step, unless a session, an ack or a result comes first; `NEVER` to wait for one
+            of these. During a call, the time at which it started: after a restart the channel is tried again.
         waits_for_ack: The event was shown to a session; its ack is due at ``due_ns``.
         refused: Channels that refused permanently, each with its reason.
         sequence: Position in the log of the user's sessions, once it has one.

@@ -43,7 +43,7 @@ class DeliverySettings:
 
 
 class ContactsCache:
-    """Contacts and presence (user, channel, end of activity by the wall clock) of all users, as the outbox has them."""
+    """The outbox's contacts and presence (user, channel, end of activity by the wall clock) of all users."""
 
     def __init__(
         self, contacts: Mapping[str, Contacts] | None = None, presence: Iterable[tuple[str, Channel, int]] = ()

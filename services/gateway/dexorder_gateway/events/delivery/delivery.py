@@ -60,7 +60,7 @@ class EventDelivery:
         return self._events.sequences.get(user_id, 0)
 
     def next_due_ns(self) -> int | None:
-        """Return when `due` has something to do, if nothing else is called before; None for never."""
+        """Return when `due` has something to do, unless another call changes that; None for never."""
         return self._scheduler.next_ns()
 
     @property
@@ -123,7 +123,7 @@ class EventDelivery:
         return self._end(decision)
 
     def received(self, user_id: str, sequence: int, *, now_ns: int) -> DeliveryChanges:
-        """Handle the ack of a session. For an event that is final or unknown, nothing changes."""
+        """Handle the ack of a session; ignore it for an event that is final or unknown."""
         user = self._events.users.get(user_id)
         pending = user.by_sequence.get(sequence) if user else None
         return self._each([pending] if pending else (), self._machine.acked, now_ns)

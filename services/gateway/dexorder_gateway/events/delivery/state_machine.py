@@ -260,7 +260,7 @@ class StateMachine:
     def _end_round(
         self, pending: PendingEvent, preferences: Sequence[Preference], contacts: Contacts, decision: Decision
     ) -> None:
-        """Wait for the time at which a channel may be usable, or for what it lacks; fail where none ever will be."""
+        """Wait until a channel may be usable; fail if none ever will be."""
         pending.channel_index = ROUND_ENDED
         reasons: dict[str, str] = {}
         hopeless, due_ns, now_ns = True, NEVER, decision.now_ns

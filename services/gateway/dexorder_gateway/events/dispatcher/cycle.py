@@ -43,7 +43,7 @@ FORGET_MORE_NS = SECOND_NS // 10
 
 
 class ContainerSockets(Protocol):
-    """What the cycle needs of `EventSockets`. ``wake`` is thread-safe."""
+    """The part of `EventSockets` that the cycle needs. ``wake`` is thread-safe."""
 
     @property
     def sub_address(self) -> str:
@@ -70,10 +70,10 @@ class ContainerSockets(Protocol):
         """Receive from SUB: sender, topic, UserEvent."""
 
     def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
-        """Send acks to routing ids, and those that connections did not take before."""
+        """Send acks to routing ids, and acks that connections did not take before."""
 
     def unsubscribe_all(self) -> None:
-        """Show containers that SUB has no listener."""
+        """Show containers that SUB is without a listener."""
 
     def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
         """Subscribe to topics, and unsubscribe from others."""
@@ -203,7 +203,7 @@ class DispatcherCycle:
     def _take_events(self) -> bool:
         """Take guaranteed events; return whether more may be waiting.
 
-        A socket serves its peers in turn, and what is above a quota costs little, so a peer that floods is read at full
+        A socket serves its peers in turn, and events above a quota cost little, so a peer that floods is read at full
         speed: events count against its quota when they arrive, and others wait for this cycle and the next at most.
         """
         receiver, started_ns = self._processor.receiver, self._clock.monotonic_ns()

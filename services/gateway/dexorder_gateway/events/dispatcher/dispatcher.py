@@ -3,9 +3,9 @@
 One thread owns the containers' sockets, the outbox and the delivery rules. Its cycle: wait; take some messages of each
 socket and all calls from the event loop; decide; commit everything in one transaction; then send acks, and hand
 provider calls and session events to the event loop. One fsync serves many events, and the disk comes before every
-effect. A write for which the disk has no space is repeated until it has: nothing is answered meanwhile, calls are
-refused, and ``EventDispatcher.full`` is set. Any other write that fails leaves memory ahead of the disk, so it is
-fatal: ``EventDispatcher.failed`` is set, and the thread ends.
+effect. A write to a full disk is repeated until it succeeds; until then answers wait, calls are refused, and
+``EventDispatcher.full`` is set. Any other failed write leaves memory ahead of the disk, so it is fatal:
+``EventDispatcher.failed`` is set, and the thread ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EventDispatcher:
 
     Attributes:
         failed: Gets the error that ended the dispatcher; never done otherwise.
-        full: Set while the disk has no space; ``space`` is the opposite.
+        full: Set while the disk is full; ``space`` is the opposite.
         outputs: To be set before the event loop runs again after the start.
     """
 
@@ -189,7 +189,7 @@ class EventDispatcher:
             raise Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS)
 
     def _fill(self, is_full: bool) -> None:
-        """Tell whether the disk has no space; calls that wait then are refused, though they take effect later."""
+        """Note whether the disk is full; calls that wait then are refused, though they take effect later."""
         (self.full if is_full else self.space).set()
         (self.space if is_full else self.full).clear()
         if is_full:

@@ -34,7 +34,7 @@ class DispatcherPort(Protocol):
         """
 
     def session_opened(self, user_id: str) -> None:
-        """Note that a user's first session has opened: the user's events are shown from then on."""
+        """Note that a user's first session has opened: the user's next events are shown."""
 
     def session_closed(self, user_id: str) -> None:
         """Note that a user's last session has closed."""

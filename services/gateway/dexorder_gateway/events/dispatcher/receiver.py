@@ -88,7 +88,7 @@ class EventReceiver:
         self._count_refused()
 
     def take_without_disk(self, copies: Sequence[ReadCopy]) -> list[ReadCopy]:
-        """Take copies while the disk is full; return those that wait: no CRITICAL event is refused, nor a known one."""
+        """Take copies while the disk is full; return the waiting ones. CRITICAL and known events are never refused."""
         known = self._outbox.known([event.key for _, event, _ in copies if isinstance(event, Event)])
         waiting = []
         for copy in copies:
@@ -115,7 +115,7 @@ class EventReceiver:
             self.take(read_copies(critical))
 
     def pass_on(self, published: Iterable[tuple[Container, bytes, bytes]]) -> list[Copy]:
-        """Pass events of the fast path on to open sessions; return those that are to be stored."""
+        """Pass events of the fast path on to open sessions; return the events to be stored."""
         critical: list[Copy] = []
         transient, max_bytes = self.work.after_commit.transient, self._settings.max_payload_bytes
         for container, event_topic, body in published:

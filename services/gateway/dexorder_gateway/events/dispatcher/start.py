@@ -86,7 +86,7 @@ def processor_of(
     render: Callable[[Event], EventMessage],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
 ) -> TransactionProcessor:
-    """Return a processor that continues with what an outbox contains."""
+    """Return a processor that continues with the content of an outbox."""
     contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
     delivery = EventDelivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
     return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)

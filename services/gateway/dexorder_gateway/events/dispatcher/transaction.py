@@ -37,7 +37,7 @@ class TransactionProcessor:
     """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time.
 
     While the disk is full, ``commit`` and ``forget`` do not return. Between two attempts, the caller of ``commit`` may
-    go on with what needs no disk.
+    continue with work that needs no disk.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Connections that send more than their container's quota, and the order of acks beside them. Pure.
 
-What a flood brings is refused, or accepted at the pace of the quota. Nobody waits for it as long as its sender goes on,
-so the dispatcher commits it a hundred times a second at most, and other connections' events as soon as they are read.
+Events of a flood are refused, or accepted at the pace of the quota. Their sender does not wait for them, so the
+dispatcher commits them a hundred times a second at most, and other connections' events as soon as they are read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FLOOD_NS = 1_000_000_000
 
 
 class Floods:
-    """Routing ids of connections that exceed a quota; a gRPC publisher is none of them. For one thread."""
+    """Routing ids of connections that exceed a quota, without gRPC publishers. For one thread."""
 
     def __init__(self) -> None:
         self._refused_ns: dict[ReplyTo, int] = {}
@@ -41,9 +41,9 @@ class Floods:
 
 
 def fewest_first(acks: Sequence[tuple[bytes, Ack]]) -> Sequence[tuple[bytes, Ack]]:
-    """Return acks so that a connection with few of them does not wait for those of one with many.
+    """Return acks so that a connection with few of them does not wait for one with many.
 
-    Those of each connection stay in their order.
+    The acks of each connection stay in their order.
     """
     counts = Counter([routing_id for routing_id, _ in acks])
     return acks if len(counts) < 2 else sorted(acks, key=lambda each: counts[each[0]])

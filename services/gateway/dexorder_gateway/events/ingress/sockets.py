@@ -77,8 +77,8 @@ class Waker:
 class _SocketMonitor:
     """Monitor of a ROUTER that connects, for connections that are lost and that libzmq makes again under the same id.
 
-    ZMQ_IMMEDIATE would end the route to a lost peer, but also in the middle of a message, which aborts the process
-    (docs/decisions/0017). So acks would wait for the next peer at that address, unless the socket is closed first.
+    ZMQ_IMMEDIATE would end the route to a lost peer, but might do so in the middle of a message, which aborts the
+    process (docs/decisions/0017). So acks would wait for the next peer at that address, unless the socket is closed.
     A socket that is connected already is too late: its first connection is missed.
     """
 
@@ -242,9 +242,9 @@ class EventSockets:
     def events(self, limit: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
         """Receive from ROUTER, at most ``limit`` messages: sender, UserEvent, routing id.
 
-        The UserEvent is None where the message is well-formed but of an unknown type. Malformed ones are dropped, and
-        those of a connection that does not read its acks. A connection under a routing id of its own choice could take
-        over another one's acks, so its messages are refused.
+        The UserEvent is None where the message is well-formed but of an unknown type. Malformed messages are dropped,
+        and so are messages of a connection that does not read its acks. A connection that chooses its routing id could
+        take over another one's acks, so its messages are refused.
         """
         for (routing_id, *frames), sender in self._receive(self._router, self._router_unread, limit):
             if len(routing_id) != _ASSIGNED_ID_BYTES or routing_id[0]:
@@ -289,7 +289,7 @@ class EventSockets:
                 yield frames, containers.by_key(str(last["User-Id"])) if self._curve else local
 
     def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
-        """Send acks to routing ids, and those that connections did not take before; see `UnsentAcks`."""
+        """Send acks to routing ids, and acks that connections did not take before; see `UnsentAcks`."""
         unsent = self._unsent
         if unsent:
             unsent.send_again()
@@ -309,7 +309,7 @@ class EventSockets:
         return Taken.SENT
 
     def unsubscribe_all(self) -> None:
-        """Show containers that SUB has no listener: they send to ROUTER, which is not read either, and wait.
+        """Show containers that SUB is without a listener: they send to ROUTER, which is not read either, and wait.
 
         Both stay bound: to unbind would close the connections over which acks have yet to be sent.
         """
@@ -336,7 +336,7 @@ def open_sockets(
 
     Args:
         dropped: Gets the reason for each message or ack that is dropped.
-        admits: Decides whose connections are taken where CURVE does not; None takes any.
+        admits: Decides which peers may connect where CURVE does not; None takes any.
 
     Raises:
         OSError: An address can't be used.

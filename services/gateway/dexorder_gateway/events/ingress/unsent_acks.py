@@ -1,7 +1,7 @@
 """Acks that connections did not take when they were due: each connection gets its own later, in their order.
 
-libzmq takes a limited number of messages for a connection (SNDHWM), and learns of those that left by halves of that
-limit. A gateway that was suspended, or one that answers thousands of events at once, has more acks than that.
+libzmq takes a limited number of messages for a connection (SNDHWM), and frees places in steps of half that limit. A
+gateway that was suspended, or one that answers thousands of events at once, has more acks than that.
 A container that counts answers never gets back the place of an ack that is dropped, so they wait here.
 """
 
@@ -30,7 +30,7 @@ class UnsentAcks:
 
     Args:
         send: Gives an ack to the socket, which takes it or not.
-        dropped: Gets the reason for each ack that nobody will get.
+        dropped: Gets the reason for each ack that is given up.
     """
 
     def __init__(self, send: Callable[[bytes, bytes], Taken], dropped: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class UnsentAcks:
         return self._count
 
     def is_full(self, routing_id: bytes) -> bool:
-        """Return whether a connection leaves so many acks that no more of its events should be taken."""
+        """Return whether a connection has too many unread acks, so that no more of its events should be taken."""
         queue = self._queues.get(routing_id)
         return queue is not None and len(queue) >= MAX_ACKS
 
@@ -64,7 +64,7 @@ class UnsentAcks:
             self._added()
 
     def send_again(self) -> None:
-        """Send what the connections take now."""
+        """Send the acks that the connections take now."""
         for routing_id, queue in list(self._queues.items()):
             while queue:
                 taken = self._send(routing_id, queue[0])

@@ -6,7 +6,7 @@
     ended         nowhere               dropped
 
 A session starts in *catching up*. Stored events are on disk before they are shown, so a noted one is in the log. Once
-the session has read the log up to the last noted event it is *live*. Transient events, which have no sequence, are
+the session has read the log up to the last noted event it is *live*. Transient events, which lack a sequence, are
 queued in both states. All methods are for the event loop.
 """
 

@@ -66,7 +66,7 @@ class OpenedFrame:
 
     @property
     def part(self) -> bytes:
-        """Serialized WatchEventsResponse with this frame alone in `events`; empty, as it is not an event."""
+        """Serialized WatchEventsResponse with this frame alone in `events`; empty for this frame without events."""
         return b""
 
 

@@ -169,7 +169,7 @@ def _batch(db: sqlite3.Connection, user_id: str, after: int, waiting_to: int) ->
 
 
 def _position_before(db: sqlite3.Connection, user_id: str, sequence: int) -> int:
-    """Return the last position before one in a user's log that was given to an event; 0 if none is known."""
+    """Return the last position before one in a user's log that was given to an event; 0 without any."""
     where = "WHERE user_id = ?1 AND sequence < ?2"
     last = f"SELECT max(sequence) AS place FROM events {where} UNION ALL SELECT sequence FROM forgotten {where}"  # noqa: S608
     (place,) = db.execute(f"SELECT max(place) FROM ({last})", (user_id, sequence)).fetchone()  # noqa: S608

@@ -136,7 +136,7 @@ class EventOutbox:
 
         Args:
             meanwhile: Called while another thread writes; it should return once the write has ended, and must not use
-                the outbox, nor change what is written.
+                the outbox or change the rows.
 
         Raises:
             sqlite3.Error: The rows are not on disk.
