@@ -89,7 +89,7 @@ smoke: classes  ## The whole suite as processes, each part killed once, and the 
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
 	  tests/smoke tests/conformance tests/integration tests/newcomer
 
-nightly: classes  ## Campaigns, new random examples, breaks, coverage, in 4 h at most; bench/results/nightly.md has the result. PARTS="a b" for some.
+nightly: classes  ## Campaigns, new random examples, breaks, coverage, in 2 to 4 h; bench/results/nightly.md has the result. PARTS="a b" for some.
 	$(PY) -m tests.nightly $(PARTS)
 
 SEED ?= 0

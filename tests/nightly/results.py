@@ -70,11 +70,10 @@ def read_results(path: Path) -> list[EndedTest]:
     return [EndedTest(name, seconds, result) for name, (seconds, result) in found.items()]
 
 
-def page(title: str, facts: str, parts: Sequence[PartResult]) -> str:
-    """Return a night as Markdown."""
-    total = sum(part.seconds for part in parts)
+def page(title: str, facts: str, parts: Sequence[PartResult], seconds: float) -> str:
+    """Return a night of so many seconds as Markdown; parts may have run at the same time."""
     rows = [(part.name, f"{part.seconds:.0f}", part.result, _counts(part.tests)) for part in parts]
-    lines = [f"# {title}", "", facts, "", f"{total / 60:.0f} minutes in all.", ""]
+    lines = [f"# {title}", "", facts, "", f"{seconds / 60:.0f} minutes in all.", ""]
     lines += table(("part", "seconds", "result", "tests"), rows)
     for part in parts:
         if part.tests:

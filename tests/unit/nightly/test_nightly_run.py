@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly.__main__ import PARTS, Part, main, run_parts
+from tests.nightly.__main__ import PARTS, Lane, Part, main, run_parts
 from tests.nightly.results import FEW, SLOWEST, EndedTest, PartResult, page, read_results
 
 TESTS = """
@@ -72,7 +72,7 @@ def test_night_goes_on_after_a_failure_and_a_hang(tmp_path: Path, capfd: pytest.
 
 def test_failures_and_the_slowest_of_many_tests_are_shown() -> None:
     tests = [EndedTest(f"t{n}", float(n), "failed" if n == 5 else "passed") for n in range(FEW + 1)]
-    text = page("a night", "facts", [PartResult("part", 9.0, "failed (exit code 1)", tests)])
+    text = page("a night", "facts", [PartResult("part", 9.0, "failed (exit code 1)", tests)], 540.0)
     assert text.count("\n| t") == 1 + 1 + SLOWEST  # the head, the failure, the slowest
     assert "| t5 | 5.0 | failed |" in text and f"{FEW - SLOWEST} more tests passed" in text
 
@@ -81,8 +81,24 @@ def test_results_of_a_part_that_ran_no_test(tmp_path: Path) -> None:
     assert read_results(tmp_path / "none") == []
 
 
-def test_limits_of_the_parts_add_up_to_four_hours() -> None:
-    assert sum(part.limit_seconds for part in PARTS) <= 4 * 3_600
+def test_limits_of_each_lane_add_up_to_at_most_four_hours() -> None:
+    for lane in Lane:
+        assert 0 < sum(part.limit_seconds for part in PARTS if part.lane is lane) <= 4 * 3_600
+
+
+def test_lanes_run_at_once_and_the_output_of_the_computing_one_comes_at_its_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    met = tmp_path / "met"
+    other = f"until test -e {met}-{{}}; do sleep 0.01; done"
+    parts = [
+        Part("suite", 60, command=f"touch {met}-suite; {other.format('computing')}; nice"),
+        Part("computes", 60, command=f"touch {met}-computing; {other.format('suite')}; nice", lane=Lane.COMPUTING),
+    ]
+    assert run_parts(parts, "17", tmp_path / "nightly.md")
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[lines.index("== computes: passed") + 1] == "19"
+    assert str(os.nice(0)) in lines
 
 
 def test_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
