@@ -53,7 +53,7 @@ class UdfConnection(Protocol):
         return False
 
     def is_away(self) -> bool:
-        """Return whether nothing is there that could answer; asked after ``ending``."""
+        """Return whether no server is at the address; asked after ``ending``."""
         return False
 
     def close(self, grace_seconds: float) -> None:
@@ -65,7 +65,7 @@ def open_connection(spec: UdfSpec, on_log: Log, stop: threading.Event) -> UdfCon
 
     Raises:
         UdfError: The program can't be started, or a setting of gRPC is invalid.
-        UdfUnreachable: Nothing listens within ``connect_seconds``.
+        UdfUnreachable: No server listens within ``connect_seconds``.
         UdfStopped: ``stop`` was set.
     """
     if spec.prog:
@@ -187,7 +187,7 @@ class ProcessConnection(UdfConnection):
 
 
 class SocketConnection(UdfConnection):
-    """A connection to a unix socket. While nothing listens, connecting is tried again, at growing intervals."""
+    """A connection to a unix socket. Until a server listens, connecting is tried again, at growing intervals."""
 
     def __init__(self, spec: UdfSpec, stop: threading.Event) -> None:
         assert spec.socket
@@ -221,7 +221,7 @@ class SocketConnection(UdfConnection):
             self._socket.shutdown(socket.SHUT_WR)
 
     def ending(self) -> str:
-        """Say that the UDF closed the connection; a socket has no exit code."""
+        """Say that the UDF closed the connection; a socket does not give an exit code."""
         return "it closed the connection"
 
     def close(self, grace_seconds: float) -> None:

@@ -4,7 +4,7 @@ SuiteError
 └── UdfError            the UDF can't run or has failed; the message starts with its name
     ├── UdfOptionError  an option is unknown or has another type than the UDF declares
     ├── UdfGone         its process or connection ended, or it does not answer; the host starts it again
-    │   └── UdfUnreachable  nothing answers at its address; it may be back at any time
+    │   └── UdfUnreachable  its address does not answer; it may be back at any time
     └── UdfStopped      the caller's stop ended a wait for it
 """
 
@@ -17,7 +17,7 @@ MAX_REASON = 2_000
 
 
 def shown(text: str) -> str:
-    """Return a stranger's text cut, and with an escape for whatever a terminal, a log or a table would not show."""
+    """Return an untrusted text, cut, with escapes for characters that a terminal, a log or a table would not show."""
     kept = text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}... ({len(text):,} characters)"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in kept)
 
@@ -51,11 +51,11 @@ class UdfGone(UdfError):
 
 
 class UdfKilled(UdfGone):
-    """A signal has ended the process, also before it was ready: that says nothing about its options."""
+    """A signal has ended the process, even before it was ready: its options may be right."""
 
 
 class UdfUnreachable(UdfGone):
-    """Nothing answers at the UDF's address, which says nothing about the UDF: its owner tries again later."""
+    """The UDF's address does not answer; the UDF itself may be in order, and its owner tries again later."""
 
 
 class UdfStopped(UdfError):

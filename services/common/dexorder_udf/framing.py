@@ -1,7 +1,7 @@
 """Frames of the UDF protocol: an unsigned varint with the length of a message, then the message. Pure.
 
-There is no magic number, no version and no checksum, and the protocol has no largest size. This reader has one, so that
-a wrong length can't make it allocate memory: it keeps at most one incomplete frame.
+Frames lack a magic number, a version and a checksum, and the protocol does not limit their size. This reader does, so
+that a wrong length can't make it allocate memory: it keeps at most one incomplete frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connection of the host to a UDF over gRPC, as a socket: two threads carry bytes between the call and a socket pair.
+"""Connection of the host to a UDF over gRPC. Two threads carry bytes between the call and a socket pair.
 
 The buffers of the socket pair and gRPC's flow control bound the bytes under way. Frames are not parsed here.
 """

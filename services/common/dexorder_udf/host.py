@@ -54,11 +54,11 @@ class UdfHost:
             on_log: Gets each line that the UDF writes to stderr, from another thread, and a line for each restart.
                 None logs them.
             on_start: Called when the UDF is ready for data, at first and after each restart, with the id of its
-                process; None if it has none.
+                process, or None.
             on_restart: Called with the reason when it is going to be started again.
             on_wait: Called twice a second while it is waited for, and in the pause before a restart. If it raises, the
                 wait ends, and ``close`` must follow.
-            stop: Ends each wait for the UDF with `UdfStopped`, except those of ``close``, which must follow.
+            stop: Ends each wait for the UDF with `UdfStopped`, except in ``close``, which must follow.
         """
         self.spec = spec
         self._on_start = on_start or (lambda pid: None)
@@ -94,7 +94,7 @@ class UdfHost:
             snapshot: State from an earlier `checkpoint`; None or empty means none.
         Raises:
             UdfOptionError: An option is unknown or has the wrong type.
-            UdfUnreachable: Nothing answers at its address.
+            UdfUnreachable: Its address does not answer.
             UdfError: It can't be started, refuses, or does not answer in time.
         """
         if self._link is not None:
@@ -115,10 +115,10 @@ class UdfHost:
                 raise self._failed(error) from None
 
     def process(self, items: Iterable[Point | Batch]) -> list[Point | Batch]:
-        """Feed points or batches, as the UDF wants.
+        """Feed points, or batches to a UDF that takes batches.
 
         Returns:
-            Outputs that a snapshot covers by now, in order; those of this call usually come with a later one.
+            Outputs that a snapshot covers by now, in order; outputs of this call usually come with a later one.
         Raises:
             UdfError: An item has the wrong kind or a value that can't be sent, or the UDF has failed.
         """
@@ -136,7 +136,7 @@ class UdfHost:
         """Feed items without a snapshot, for a UDF that is not to be started again.
 
         Returns:
-            The outputs that have come; those of this call, too, if the UDF answers keepalives in order.
+            The outputs that have arrived, including this call's if the UDF answers keepalives in order.
         Raises:
             UdfError: An item can't be fed, or the UDF has failed or ended.
         """

@@ -1,6 +1,6 @@
 """One connection to a UDF in use: frames out, responses in, keepalive. Runs only inside the caller's calls.
 
-There is no thread: whoever waits for the UDF also reads from it, so its output is taken all the time in which its
+There is no thread: a caller that waits for the UDF also reads from it, so its output is taken all the time in which its
 silence counts. Between calls the pipe or socket bounds the bytes under way.
 """
 
@@ -204,7 +204,7 @@ class Link:
                 self._watch(now)
 
     def _tell(self, now: float) -> float:
-        """Call ``on_wait``, whose time is not the UDF's, and return the time."""
+        """Call ``on_wait`` without counting its time for the UDF, and return the time."""
         self._on_wait()
         self._told_at = time.monotonic()
         spent = self._told_at - now
@@ -247,7 +247,7 @@ class Link:
             self._written = 0
 
     def _input_closed(self) -> UdfGone:
-        """Return why no more input is taken. What it sent before it ended may say it, and is raised."""
+        """Return why no more input is taken. An error that the UDF sent before it ended is raised."""
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         poll = select.poll()
         for fd in (self._connection.read_fd, self._connection.pid_fd):
@@ -263,7 +263,7 @@ class Link:
         return UdfGone(self._spec.name, "it closed its input" + self._unfinished())
 
     def _read_rest(self) -> None:
-        """Take what has arrived of a process that has ended; a child of it may still hold the other end."""
+        """Take the output that has arrived of a process that has ended; a child of it may still hold the other end."""
         while self._read() > 0:
             pass
 

@@ -204,7 +204,7 @@ def _fields(message: pb.Point) -> dict[str, Value]:
 
 
 def decode_batch(begin: pb.BeginBatch, points: Sequence[Point], end: pb.EndBatch) -> Batch:
-    """Return a batch. Its name, tags and time are those of its end, as Kapacitor takes them."""
+    """Return a batch. Its name, tags and time are taken from its end, like in Kapacitor."""
     return Batch(points, end.name, dict(end.tags), end.tmax, begin.byName)
 
 

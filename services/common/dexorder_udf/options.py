@@ -1,6 +1,6 @@
 """Options of a UDF: given by users as text or values, checked against the UDF's declaration, before it starts. Pure.
 
-A UDF declares for each option the types of its values, so their number too; ``flag`` options have no value. Kapacitor
+A UDF declares for each option the types of its values, so their number too; ``flag`` options take none. Kapacitor
 allows calling an option more than once; here, one use of an option gives all of its values.
 """
 

@@ -1,7 +1,7 @@
-"""Points of frames whose bytes are arranged like those of earlier frames, without a protobuf message for each.
+"""Points of frames with bytes arranged like in earlier frames, without a protobuf message for each.
 
-The frames of one series differ only in time and values. A layout says where these lie in frames of some length; what
-lies between them identifies the series, with its name, tags and names of fields. A frame that fits no known layout is
+The frames of one series differ only in time and values. A layout says where these lie in frames of some length; the
+bytes between them identify the series, with its name, tags and names of fields. A frame that fits no known layout is
 decoded as a protobuf message, and then its layout is learnt. Both ways give the same point for the same bytes; this one
 takes half the time.
 """
@@ -115,7 +115,7 @@ class _Layout:
         unpack: Divides a frame into values and the bytes between them.
         constants: Takes these bytes from the parts.
         time: Number of the first of two parts with the time.
-        series: What is known of a series, by these bytes.
+        series: Known facts about a series, by these bytes.
     """
 
     def __init__(self, places: Sequence[ValuePlace], size: int) -> None:

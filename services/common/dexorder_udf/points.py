@@ -78,7 +78,7 @@ class Batch:
     """Points of one group that belong together, for example those of a window.
 
     Attributes:
-        points: Their names, databases and dimensions are not sent: they are those of the batch.
+        points: Their names, databases and dimensions are not sent: the batch has them.
         tags: Tags of the group; all of them are its dimensions, in alphabetical order.
         tmax_ns: End of the window, nanoseconds.
     """
@@ -96,5 +96,5 @@ class Batch:
 
 
 def mark(time_ns: int, tags: dict[str, str]) -> Point:
-    """Return the mark that says to a function with timers that a group has no more points before a time."""
+    """Return the mark that says to a function with timers that a group is complete before a time."""
     return Point(time_ns, tags, {}, MARK, tuple(tags))

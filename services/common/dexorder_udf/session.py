@@ -7,7 +7,7 @@ Host:   NEW -info-> INFO -(answer)-> KNOWN -init-> INIT -(answer)-> READY -resto
         READY -data, snapshot-> RUNNING; NEW -init-> INIT if the answer to info is known from before
 Agent:  NEW -init-> READY -restore-> RUNNING; READY -data, snapshot-> RUNNING; info at any time
 
-Data are points, or batches (begin, points, end) that do not interleave, as the edge says.
+Data are points, or batches (begin, points, end) that do not interleave, depending on the edge.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class EdgeState:
 
 
 class HostSession:
-    """One connection to a UDF, as its host sees it.
+    """The host's side of one connection to a UDF.
 
     ``sends`` is called before a request is sent, ``receives`` for each response.
     """
@@ -153,7 +153,7 @@ class HostSession:
         return self.phase is HostPhase.RUNNING and self.output.takes_points
 
     def provides(self, edge: Edge) -> None:
-        """Set the edge of the output, as the info says."""
+        """Set the edge of the output, which the info names."""
         self.output = EdgeState(edge, "it")
 
     def sends(self, kind: MessageKind) -> None:
@@ -186,7 +186,7 @@ class HostSession:
 
 
 class AgentSession:
-    """One connection to a host, as the agent sees it."""
+    """The agent's side of one connection to a host."""
 
     def __init__(self, wants: Edge) -> None:
         """Take the edge of the input."""

@@ -24,8 +24,8 @@ class UdfSpec:
         options: One value or the values of each option; text is read as the type that the UDF declares.
         task: Id of the task, sent with init; Kapacitor sends its task's id.
         node: Id of the node, sent with init.
-        timeout_seconds: A UDF that sends nothing for 1.2 times this is dead; its keepalives are requested at half of
-            it. Only time in which the host waits for the UDF counts. A quarter of it bounds the input under way.
+        timeout_seconds: A UDF that is silent for 1.2 times this is dead; its keepalives are requested at half of it.
+            Only time in which the host waits for the UDF counts. A quarter of it bounds the input under way.
         connect_seconds: Longest time for connecting to a socket or a gRPC server.
         start_seconds: Longest time for info, init and restore, each of which may be slow.
         answer_seconds: Longest time for the answer to a snapshot request, and for taking the next piece of input.

@@ -1,9 +1,9 @@
 """Windows of event time, the same over a file and on the stream. Pure.
 
-A window of a group closes when the event time of the group reaches its end. Event time is the time of the group's
-newest point, or the time before which its series is settled, whichever is later; at the end of a file all windows
-close. What is settled can't come any more, so a window has the same points whenever it closes: with the next point of
-the group, with the settled time, or at the end.
+A window of a group closes when the event time of the group reaches its end. Event time is the later of the time of the
+group's newest point and the time before which its series is settled; at the end of a file all windows close. Settled
+time gets no more points, so a window has the same points whenever it closes: with the next point of the group, with the
+settled time, or at the end.
 
 A point of a window that was closed is late: it is left out and counted. A window without points is none.
 """
@@ -24,7 +24,7 @@ class OpenWindow:
 
 
 class Windows:
-    """Open windows of all groups. ``open`` is all of the state; whoever gives it keeps it."""
+    """Open windows of all groups. ``open`` is all of the state; the caller that passes it keeps it."""
 
     def __init__(self, window_ns: int, opened: dict[str, OpenWindow] | None = None) -> None:
         self._window_ns = window_ns
@@ -64,7 +64,7 @@ class Windows:
 
 
 def _batches(window: OpenWindow) -> list[Batch]:
-    """Return a window as a batch ordered by time; nothing for one without points."""
+    """Return a window as a batch ordered by time; an empty list for one without points."""
     if not window.points:
         return []
     first = window.points[0]

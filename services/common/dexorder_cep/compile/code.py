@@ -1,9 +1,8 @@
 """Generated predicates: typed tree to a Python function. Pure.
 
 The source of a function is written from the typed tree alone: columns and positions are whole numbers, every literal
-of the user's text is a parameter with a name of ours, whose default it is. Before it is compiled, the source is
-checked once more: it may have only the nodes of ``_ALLOWED`` and only names that this module has put there, and no
-attribute.
+of the user's text is the default of a parameter with a name of ours. Before it is compiled, the source is checked once
+more: it may have only the nodes of ``_ALLOWED`` and only names that this module has put there, and no attribute.
 
 Names in generated code: ``r`` is the current row, ``q`` the row of an aggregate, ``R`` the rows of the ticker and ``o``
 the sequence number of the first of them, ``n`` the sequence number of the current row, ``b`` the first sequence number
@@ -47,7 +46,7 @@ class Spans(NamedTuple):
     """Places of the rows of each variable, for the code of one state.
 
     Attributes:
-        current: Variable of the newest row of the partial match; -1 if it has none.
+        current: Variable of the newest row of the partial match; -1 without a row.
         candidate: Variable for which the current row is examined; None in measures, where ``n`` is after the last row.
         least: Fewest rows of each variable.
     """
@@ -419,7 +418,7 @@ def generate(code: str, parameters: tuple[str, ...], emitter: Emitter, at: TextP
 
     Raises:
         InvalidSql: Python refuses the expression because it is nested too deeply.
-        AssertionError: The code has a node or a name that is not allowed; nothing of it has run.
+        AssertionError: The code has a node or a name that is not allowed; it has not run.
     """
     names = (*parameters, *emitter.names)
     try:
@@ -467,7 +466,7 @@ def row_values(values: list[Typed], at: TextPosition) -> Function:
 
 
 def pattern_values(values: list[Typed], spans: Spans, at: TextPosition) -> Function:
-    """Return ``f(R, o, n, r, b, T, w)``: a tuple of the measures of a match whose last row is ``n - 1``."""
+    """Return ``f(R, o, n, r, b, T, w)``: a tuple of the measures of a match with the last row ``n - 1``."""
     emitter = Emitter(spans)
     return generate(_tuple(emitter, values), PATTERN, emitter, at)
 

@@ -1,9 +1,9 @@
-"""What of a trigger may be edited while its state is kept. Pure.
+"""The parts of a trigger that may be edited while its state is kept. Pure.
 
-The state of a trigger is that of its windows, its columns with OVER and its unfinished matches. It is the state of the
-edited trigger, too, if all that it depends on is the same: what stands after FROM, aggregates, calls with OVER, the
-conditions before them, the pattern with its conditions, and the parameters that choose rows. The rest, a condition of
-single rows above all, depends on the newest row only.
+The state of a trigger consists of its windows, its columns with OVER and its unfinished matches. It is the state of the
+edited trigger, too, if everything that it depends on is the same: the text after FROM, aggregates, calls with OVER, the
+conditions before them, the pattern with its conditions, and the parameters that choose rows. The rest, for example a
+condition of single rows, depends on the newest row only.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _bare(node: Any) -> Any:
 
 
 def _skeleton(trigger: CompiledTrigger) -> Any:
-    """Return what the state's form depends on: steps, types of what they keep, order and reach of a pattern."""
+    """Return everything that determines the state's form: steps, types of kept values, order and reach of a pattern."""
     plan = trigger.plan
     steps = [*map(_step, plan.steps)]
     if isinstance(plan, PatternPlan):

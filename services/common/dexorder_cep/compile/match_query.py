@@ -18,7 +18,7 @@ from dexorder_cep.language.syntax import Match, Quantified
 
 
 class MatchQuery(NamedTuple):
-    """Plan and what it emits.
+    """Plan and its output.
 
     Attributes:
         plan: For the matcher.

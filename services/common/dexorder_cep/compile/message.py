@@ -28,7 +28,7 @@ class Message:
     names: tuple[str, ...]
 
     def of(self, columns: Sequence[ResultColumn], row: Sequence[Any], facts: Mapping[str, str]) -> str:
-        """Return the message for a row of the result, whose values are as in an event."""
+        """Return the message for a row of the result, with values as in an event."""
         known = dict(facts)
         for column, value in zip(columns, row, strict=True):
             known[column.name] = _shown(value, column.type)

@@ -54,7 +54,7 @@ class Parameters:
         delay_ms: Time by which rows may be late.
         max_rows: Largest number of rows in one event.
         expires_ns: Time at which the trigger ends; None for never.
-        resolve: Whether an event is sent also when a condition becomes false.
+        resolve: Whether an event is also sent when a condition becomes false.
     """
 
     fire: Fire
@@ -96,11 +96,11 @@ def check_parameters(
     """Return the parameters with their types.
 
     Args:
-        given: As received; those with other names than ``NAMES`` are values in the text.
+        given: As received; parameters with other names than ``NAMES`` are values in the text.
         source: Table that the trigger reads.
         table_period: Period that the name of the table says.
-        default_fire: What ``fire`` is unless it is given.
-        final_rows: What the trigger is if it takes rows only when they do not change any more.
+        default_fire: Value of ``fire`` unless it is given.
+        final_rows: Kind of the trigger, for errors, if it takes rows only when they do not change any more.
 
     Raises:
         InvalidSql: A value is not accepted.

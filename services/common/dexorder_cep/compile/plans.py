@@ -72,15 +72,15 @@ class MatchPlan(NamedTuple):
         variables: Names of the pattern's variables.
         automaton: Its states.
         steps: For each state, by number of bounds: a function that returns a bit set of the edges that take the row
-            (bit ``2 i``) and of those that complete the match besides (bit ``2 i + 1``); or the bit set, if it depends
+            (bit ``2 i``) and of the edges that also complete the match (bit ``2 i + 1``); or the bit set, if it depends
             on no condition.
         measures: By number of bounds: a function that returns the measures.
-        moves: For each state, by bit set: what it means; filled as bit sets occur.
+        moves: For each state, by bit set: its meaning; filled as bit sets occur.
         within_ns: Time in which a match must end; 0 for any.
         skip: How the search continues after a match.
         skip_variable: Variable to which it skips.
         weight: Nodes that are evaluated for a partial match and a row, at most.
-        aggregates: Aggregates among them, whose cost grows with the rows of the partial match.
+        aggregates: Aggregates among them; their cost grows with the rows of the partial match.
         reach: Rows before a match that are needed, for PREV.
     """
 

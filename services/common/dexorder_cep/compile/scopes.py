@@ -199,7 +199,7 @@ def offset_of(call: syntax.Call, default: int, least: int = 0) -> int:
 
 
 def _map(tree: Typed, move: Callable[[Reference], Reference]) -> Typed:
-    """Return a tree whose references to rows are moved; a row that does not exist is NULL."""
+    """Return a tree with moved references to rows; a row that does not exist is NULL."""
     if isinstance(tree, PatternValue):
         return PatternValue(move(tree.reference), tree.type.or_null())
     if isinstance(tree, Apply):

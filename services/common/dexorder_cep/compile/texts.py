@@ -1,7 +1,7 @@
-"""Functions of texts, and the meter of what they cost. Pure but for the meter.
+"""Functions of texts, and the meter of their cost. Pure but for the meter.
 
-The number of nodes of a trigger says nothing about the size of its texts: each of eight nested queries can multiply it
-by a hundred. So a text has a largest size, and its bytes are steps of the trigger's work.
+The number of nodes of a trigger does not limit the size of its texts: each of eight nested queries can multiply it by a
+hundred. So a text has a largest size, and its bytes are steps of the trigger's work.
 """
 
 from __future__ import annotations

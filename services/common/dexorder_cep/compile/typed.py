@@ -1,4 +1,4 @@
-"""Typed tree: an expression whose names, types and functions are checked. Pure."""
+"""Typed tree: an expression with checked names, types and functions. Pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class SqlType:
     """Type of a value.
 
     Attributes:
-        base: Its family. CHAR is the type of string literals and has a length; STRING has none.
+        base: Its family. CHAR is the type of string literals and has a length; STRING is unlimited.
         nullable: Whether the value may be NULL.
         precision: Of DECIMAL the digits, of CHAR the length, of timestamps the digits of a second.
         scale: Of DECIMAL the digits after the point.

@@ -90,7 +90,7 @@ def _test(reader: TokenReader, left: Expression) -> Expression | None:
         return Operation(operator, (left, _sum(reader)), at)
     if reader.accept("IS"):
         return _is(reader, left, at)
-    for operator in ("CROSSES ABOVE", "CROSSES BELOW"):  # an extension: in Flink nothing follows a value in this way
+    for operator in ("CROSSES ABOVE", "CROSSES BELOW"):  # an extension: Flink has no such operators
         if reader.accept(*operator.split()):
             return Operation(operator, (left, _sum(reader)), at)
     if reader.token.word in _RANGES:

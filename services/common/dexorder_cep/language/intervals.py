@@ -25,7 +25,7 @@ _LEADING_DIGITS = 2
 
 
 def parse_interval(reader: TokenReader) -> Interval:
-    """Read an INTERVAL literal whose first word is next.
+    """Read an INTERVAL literal; its first word is next.
 
     Units are DAY, HOUR, MINUTE, SECOND and ranges of them, as ``INTERVAL '1 12' DAY TO HOUR``. The first field has two
     digits unless the unit says more: ``SECOND(3)``.

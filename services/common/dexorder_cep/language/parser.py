@@ -67,8 +67,8 @@ _QUANTIFIERS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, N
 def parse(tokens: Sequence[Token]) -> Select:
     """Return the syntax tree of a trigger's text, with or without a closing semicolon.
 
-    It is one SELECT statement, or a condition alone: an extension that no text of Flink is, as those start with a
-    reserved word that starts no expression.
+    It is one SELECT statement, or a condition alone. That is an extension and never a text of Flink, because Flink's
+    statements start with a reserved word that starts no expression.
 
     Raises:
         InvalidSql: The text is neither.

@@ -11,7 +11,7 @@ from dexorder_cep.language.tokens import RESERVED, Token
 class TokenReader:
     """Tokens of a text, read from the first to the last.
 
-    It counts the nodes and the depth of what is read, so that a text that is too large is refused before it is a tree.
+    It counts the nodes and the depth while reading, so that a text that is too large is refused before it is a tree.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -32,7 +32,7 @@ class TokenReader:
         return self.token.at
 
     def peek(self, ahead: int) -> Token:
-        """Return a token after the next one; the last token has no end."""
+        """Return a token after the next one; beyond the last token, the last one."""
         return self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
 
     def take(self) -> Token:

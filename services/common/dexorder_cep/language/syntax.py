@@ -108,14 +108,14 @@ Expression: TypeAlias = Number | Text | Keyword | Interval | Timestamp | Name | 
 
 
 def names_in(expression: Expression) -> Iterator[Name]:
-    """Yield the names in an expression, those of OVER left out."""
+    """Yield the names in an expression, except the names in OVER."""
     for each in parts_of(expression):
         if isinstance(each, Name):
             yield each
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
-    """Yield an expression and all expressions in it, from left to right, those of OVER left out."""
+    """Yield an expression and all expressions in it, from left to right, except the expressions in OVER."""
     waiting = [expression]
     while waiting:
         each = waiting.pop()

@@ -1,8 +1,8 @@
 """Values of a trigger's parameters in the place of ``:name`` in its text. Pure.
 
 A value becomes one literal before the text is parsed, so it is checked as a literal in its place is, and no value can
-be anything else: a number as SQL writes it, ``true`` or ``false``, or else a text. A value in single quotes is a text
-also if it looks like a number.
+be anything else: a number as SQL writes it, ``true`` or ``false``, or else a text. A value in single quotes is always a
+text, even if it looks like a number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def with_values(tokens: Sequence[Token], values: Mapping[str, str], reserved: Se
         reserved: Names of parameters that every trigger has.
 
     Raises:
-        InvalidSql: A name has no value, or a value has no place in the text.
+        InvalidSql: A name lacks a value, or a value is not used in the text.
     """
     found: list[Token] = []
     used: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a trigger uses, on all its tickers of one engine together: work by minute, and memory. Pure.
+"""Resources that a trigger uses, on all its tickers of one engine together: work by minute, and memory. Pure.
 
 Work is counted by the minute of the rows' time, not of the clock, so that rows that are fed again count as before. It
 is not part of the engine's dump: after a restart a minute can cost twice the limit.
@@ -28,8 +28,8 @@ class Account:
         """Count the steps that a row of a time costs.
 
         Args:
-            because: What the steps are, for the error.
-            remedy: What the user can change.
+            because: Kind of the steps, for the error.
+            remedy: Change that the user can make.
 
         Raises:
             TriggerFailed: The row, or its minute, costs too many.
@@ -46,11 +46,11 @@ class Account:
             raise TriggerFailed(f"the rows of a minute cost more than {MAX_WORK_PER_MINUTE} steps{now}; {remedy}")
 
     def release_all(self) -> None:
-        """Count what the trigger keeps from the start; its work counts on."""
+        """Count the trigger's memory from 0 again; its work keeps counting."""
         self.state_bytes = 0
 
     def hold(self, size: int) -> None:
-        """Count bytes that the trigger keeps from now on, or that it drops if ``size`` is negative.
+        """Count bytes that the trigger starts to keep, or that it drops if ``size`` is negative.
 
         Raises:
             TriggerFailed: It keeps too many.

@@ -1,9 +1,9 @@
-"""Edits: a trigger with another text or other parameters in the place of one whose state it keeps. Pure.
+"""Edits: a trigger with another text or other parameters takes the place and the state of another one. Pure.
 
 ``dexorder_cep.compile.edits`` says which edits keep the state. Windows, values of OVER and unfinished matches are taken
-over as they are. Whether a condition holds is that of the new condition on the newest row, so a condition that is true
-already does not fire before it was false, as if it had been there from the start. What was sent stays sent: a
-cooldown goes on from the last event, with its new length.
+over as they are. The new condition is evaluated on the newest row, so a condition that is already true does not fire
+before it was false, as if it had been there from the start. Sent events stay valid: a cooldown continues from the last
+event, with its new length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dexorder_common.model.times import SECOND_NS
 
 
 def change(registration: Registration, compiled: CompiledTrigger, revision: int) -> None:
-    """Give a registration another text and other parameters. Its runs are those of the text before; replace them."""
+    """Give a registration another text and other parameters. Its runs are still of the old text; replace them."""
     longer_ns = compiled.parameters.cooldown_ns - registration.compiled.parameters.cooldown_ns
     for sent in registration.delivered.values():
         sent.until_ns += longer_ns if sent.until_ns else 0

@@ -2,8 +2,8 @@
 
 Rows of a match follow one another without a gap, and a variable stands in a pattern once. A partial match is
 therefore ``(first, state, bounds)``: the sequence number of its first row, the state of the automaton, and the
-sequence number of the first row of each variable so far. The rows of a variable end where those of the next one
-start, those of the last one end before the current row. A partial match has no rows of its own.
+sequence number of the first row of each variable so far. The rows of a variable end where the rows of the next one
+start; the rows of the last one end before the current row. A partial match does not copy rows.
 
 Rules of Flink that differ from other databases:
 

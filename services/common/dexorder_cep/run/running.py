@@ -6,7 +6,7 @@ candles. Trades and closed candles come from two topics, in any order between th
 - a trade waits until the candles before its own are settled (only if the condition looks back);
 - a closed candle becomes a row before once a trade of a later one is evaluated, or trades are settled up to its end.
 
-A candle whose first trades are not known is left out.
+A candle with unknown first trades is left out.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class RunningRun:
         return [[stage.dump() for stage in self._stages], self._inner.dump(), self._newest]
 
     def take_over(self, old: RunningRun) -> None:
-        """Continue after the run of an edited trigger, whose rows are the same."""
+        """Continue after the run of an edited trigger with the same rows."""
         fresh = self._inner.latch
         self.restore(old.dump())
         latch, self._inner.latch = self._inner.latch, fresh

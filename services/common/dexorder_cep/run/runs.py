@@ -4,8 +4,7 @@ Every run has ``on_row`` for the newest row of a stream (``silent`` for rows bef
 fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of the registration), ``oldest``, the
 sequence number of the oldest row that it needs, and ``dump`` and ``restore`` of its state as JSON values.
 
-A run knows nothing of delivery (cooldown, limits of an event, end of the trigger): see
-``dexorder_cep.run.delivery``.
+Delivery (cooldown, limits of an event, end of the trigger) is in ``dexorder_cep.run.delivery``.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ class MatchRun:
         )
 
     def dump(self) -> Any:
-        """Return the partial and the waiting matches; None if there are none."""
+        """Return the partial and the waiting matches; None without any."""
         matcher = self._matcher
         if matcher.oldest == START:
             return None
@@ -204,7 +203,7 @@ class DerivedRun:
 
     @property
     def oldest(self) -> int:
-        """No row of the table is needed: the stages keep what they need."""
+        """No row of the table is needed: the stages keep the rows that they need."""
         return START
 
     def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
@@ -265,7 +264,7 @@ class DerivedRun:
         return [[stage.dump() for stage in self._stages], self._inner.dump(), rows.base, rows.rows, self._newest]
 
     def take_over(self, old: DerivedRun) -> None:
-        """Continue after the run of an edited trigger, whose rows are the same."""
+        """Continue after the run of an edited trigger with the same rows."""
         fresh = self._inner.latch if isinstance(self._inner, PlainRun) else None
         self.restore(old.dump())
         if isinstance(self._inner, PlainRun):

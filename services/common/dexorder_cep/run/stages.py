@@ -102,7 +102,7 @@ class WindowStage:
             return
         start = row[0] - row[0] % step.slice_ns
         if self._last_end(start) <= self._closed_ns:
-            return  # a late row whose windows have ended
+            return  # a late row: its windows have ended
         self._totals.changed(start)
         accumulators = self._slices.get(start)
         if accumulators is None:

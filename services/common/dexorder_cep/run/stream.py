@@ -106,7 +106,7 @@ class Stream(RowsOfTicker):
         return rows
 
     def after(self, time_ns: int) -> list[Row]:
-        """Return the rows after a time, in no order, also those that wait for the watermark."""
+        """Return the rows after a time, unordered, including rows that wait for the watermark."""
         newest = takewhile(lambda row: row[0] > time_ns, reversed(self.rows))
         return [*newest, *(row for time, _, row in self._pending if time > time_ns)]
 

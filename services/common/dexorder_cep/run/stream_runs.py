@@ -27,7 +27,7 @@ class StreamRuns:
 
     Attributes:
         plain: Conditions.
-        others: Patterns, and whatever takes derived rows.
+        others: Patterns, and all runs that take derived rows.
         timed: Those of both to which the passing of time matters.
         running: Conditions on running candles, by period and whether they look back; of streams of trades only.
     """
@@ -155,13 +155,13 @@ class TickerSeries:
         return mark
 
     def mark_after(self, at_ns: int) -> Mark | None:
-        """Return the mark of the first record that was settled after a time; None if none has come."""
+        """Return the mark of the first record that was settled after a time; None without one."""
         return next((each for each in self.marks if each.stamp_ns > at_ns), None)
 
     def stamp_of(self, time_ns: int, identity: object) -> int:
         """Return when a row was settled; 0 if that is not known.
 
-        A row may be evaluated behind later records, as it waits for the watermark.
+        A row may be evaluated behind later records, because it waits for the watermark.
 
         Args:
             time_ns: Open time of the candle, or time of the trade.
@@ -198,7 +198,7 @@ class TickerSeries:
 
 
 def _before_millisecond(time_ns: int) -> int:
-    """Return the end of what is older than the millisecond of a time."""
+    """Return the last nanosecond before the millisecond of a time."""
     return time_ns - time_ns % MILLISECOND_NS - 1
 
 

@@ -1,8 +1,8 @@
-"""Totals of sliding windows in constant time for each window, whatever the number of its slices. Pure.
+"""Totals of sliding windows in constant time for each window, for any number of slices. Pure.
 
 Slices are in blocks of as many as a window has. A window is the end of one block and the start of the next one: the
-totals of all ends of a block are made once, from its last slice backwards, and that of the start grows by one slice
-with each window. So the total of a window depends on the slices alone, also in its last digits: a state that is loaded
+totals of all ends of a block are made once, from its last slice backwards, and the total of the start grows by one
+slice with each window. So the total of a window depends on the slices alone, to the last digit: a state that is loaded
 has the same totals as one that was never dumped.
 """
 
@@ -65,7 +65,7 @@ class WindowTotals:
         return totals
 
     def _ends_from(self, block_start: int, first: int, block: int) -> Totals | None:
-        """Return the total of a block's slices from ``first`` on; None if there are none."""
+        """Return the total of a block's slices from ``first`` on; None without slices."""
         if self._ends_of != block_start:
             total: Totals | None = None
             ends = []
