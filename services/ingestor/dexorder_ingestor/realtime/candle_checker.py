@@ -50,7 +50,7 @@ class CandleChecker(MarketTask):
             self.on_checked()
 
     async def _compare(self) -> None:
-        """Compare what is due, in as few calls as possible, and repair what differs."""
+        """Compare the candles that are due, in as few calls as possible, and repair the differing ones."""
         due, now_ns = defaultdict[int, list[Group]](list), self.services.queries.clock_estimate_ns
         for group in self.checks.due(now_ns):
             due[group.known.period_seconds].append(group)
@@ -119,7 +119,7 @@ class CandleChecker(MarketTask):
     async def _is_mended(self, period: int, open_ns: int) -> bool:
         """Build a doubtful candle again; return False as long as that has to be tried again.
 
-        Nothing says of how many trades the old one is made. So the exchange's own candle has to have the same values.
+        The number of trades in the old candle is unknown. So the exchange's own candle has to have the same values.
         """
         span = TimeRange(open_ns, next_open(open_ns, period))
         if span.end_ns > self.series.settled_ns:

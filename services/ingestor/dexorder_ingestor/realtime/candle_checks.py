@@ -1,11 +1,10 @@
 """Closed candles of a realtime job that are compared with the exchange's own, several times. Pure.
 
-The exchange's candles are checksums of its trades. A comparison soon after the close may be one with a replica that
-lacks what we lack, so each candle is compared again after each of `DELAYS_NS`. Candles that were compared equally often
-are kept as their sum: what they make together. A candle without volume counts as no candle, as some exchanges fill
-gaps.
+The exchange's candles are checksums of its trades. A comparison soon after the close may be with a replica that lacks
+the same trades as we, so each candle is compared again after each of `DELAYS_NS`. Candles that were compared equally
+often are kept as their sum, one candle. A candle without volume counts as absent, because some exchanges fill gaps.
 Where an exchange has a candle for each period, and each is equal to ours, number of trades included, ten minutes after
-the end and once before, it is the second source that no further trade was there.
+the end and once before, it is the second source that the trades are complete.
 The quote volume is compared too, where the exchange's is the sum of its trades: it shows each correction of a price
 that leaves open, high, low and close as they are.
 Times are the exchange's.
@@ -72,7 +71,7 @@ class CandleChecks:
     def __init__(
         self, periods: Iterable[int], known: Iterable[UncheckedCandles] = (), *, has_quotes: bool = False
     ) -> None:
-        """Go on with those of an earlier dispatch; quote volumes are compared if ``has_quotes``."""
+        """Continue with the candles of an earlier dispatch; quote volumes are compared if ``has_quotes``."""
         self._has_quotes = has_quotes
         self._groups: dict[int, list[Group]] = {period: [] for period in periods}
         self.given_up = 0
@@ -98,7 +97,7 @@ class CandleChecks:
             self._give_up(self._groups[period][0])
 
     def due(self, exchange_ns: int) -> list[Group]:
-        """Return what is to be compared now."""
+        """Return the groups to compare now."""
         return [each for groups in self._groups.values() for each in groups if each.due_ns <= exchange_ns]
 
     def unchecked(self) -> tuple[UncheckedCandles, ...]:
@@ -124,7 +123,7 @@ class CandleChecks:
         """Return whether the exchange's candles show that the trades of a group are all; it is equal to them.
 
         The exchange has to have a candle of each period, if only a flat one without volume: one that leaves candles out
-        may lack them now. A first comparison does not count, because a replica may lack what we lack.
+        may lack them now. A first comparison does not count, because a replica may lack the same trades as we.
         """
         opens = open_times(group.span, group.known.period_seconds)
         inside = {c.open_ns: c for c in theirs if group.span.start_ns <= c.open_ns < group.span.end_ns}
@@ -138,7 +137,7 @@ class CandleChecks:
         """Note that the candles of a group are right; they are compared again after the next delay, if there is one."""
         known, period = group.known, group.known.period_seconds
         groups = self._groups[period]
-        if group not in groups:  # amended meanwhile
+        if group not in groups:  # amended since
             return
         groups.remove(group)
         if known.comparisons + 1 == len(DELAYS_NS):
@@ -164,7 +163,7 @@ class CandleChecks:
         groups[groups.index(group)] = later
 
     def forget(self, group: Group) -> None:
-        """Compare a group no more, as the exchange has no candles of its period."""
+        """Stop comparing a group, because the exchange does not offer candles of its period."""
         groups = self._groups[group.known.period_seconds]
         self._groups[group.known.period_seconds] = [each for each in groups if each != group]
 
@@ -173,7 +172,7 @@ class CandleChecks:
         self.given_up += count_periods(group.span, group.known.period_seconds)
 
     def _without(self, period: int, part: TimeRange) -> list[Group]:
-        """Return what is left of the groups that a candle of their middle leaves."""
+        """Return the rests of the groups around a part that leaves them."""
         found = []
         for group in self._groups[period]:
             if group.candles is None or not group.span.overlaps(part):

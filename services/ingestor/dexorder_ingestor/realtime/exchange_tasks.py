@@ -105,7 +105,7 @@ class SocketReader(MarketTask):
     """Reads the messages of the socket into the series, and connects again when the connection is lost."""
 
     async def run(self) -> None:
-        """Read until cancelled; return at once if ccxt.pro has no trades of this exchange."""
+        """Read until cancelled; return at once if ccxt.pro does not offer trades of this exchange."""
         sockets = self.services.sockets
         if not sockets.can_watch:
             self._log.warning("ccxt.pro has no trades of this exchange: REST only")
@@ -132,7 +132,7 @@ class SocketReader(MarketTask):
             self.changed()
 
     def _read(self, message: Received) -> list[Trade]:
-        """Return the trades of a message; none of one that is malformed, which is logged."""
+        """Return the trades of a message; log a malformed one and return an empty list."""
         read = self._venue.trade_series.read
         try:
             return [read(row, message.received_ns) for row in message.rows]
@@ -184,7 +184,7 @@ class Refiller(MarketTask):
             self.services.sockets.ping(self.symbol)
 
     async def _keep_looking(self) -> None:
-        """Look at the socket while a query takes long: what is not seen is a break of the socket."""
+        """Look at the socket while a query takes long: a time without looks would count as a break of the socket."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._look_at_socket(self._now_ns())

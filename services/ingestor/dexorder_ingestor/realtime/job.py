@@ -47,7 +47,7 @@ _STOP_SECONDS = 0.8
 
 
 class RealtimeRunner:
-    """Runs realtime dispatches. Keeps nothing between them except connections."""
+    """Runs realtime dispatches. Keeps only connections between them."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class RealtimeRunner:
             self._joiner.markets -= 1
 
     async def close(self) -> None:
-        """Close all sockets, and send no further record."""
+        """Close all sockets, and stop sending records."""
         await self._joiner.close()
         for services in self._services.values():
             await services.sockets.close()

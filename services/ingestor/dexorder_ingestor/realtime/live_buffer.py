@@ -1,6 +1,6 @@
 """Live data of one job that the stream to the relay has not taken yet. Pure.
 
-Bounded, whatever the stream takes; what is dropped, the oldest first, is counted for those who watch.
+Bounded even if the stream is slow: the oldest items are dropped, and counted for the watching clients.
 """
 
 from __future__ import annotations

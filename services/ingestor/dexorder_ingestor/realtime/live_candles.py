@@ -1,8 +1,8 @@
 """Candles of several periods, built from trades in any order. Pure.
 
-A candle needs none of its trades once they are counted: the first and the last are known by their time and number.
-Amounts are added as decimals, as exchanges do, so that the sums are equal to the last bit. A period without a trade has
-no candle.
+A candle does not keep its trades once they are counted: the first and the last are known by their time and number.
+Amounts are added as decimals, as exchanges do, so that the sums are equal to the last bit. A period without a trade is
+without a candle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AMEND_NS = SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class ClosedCandles:
-    """Candles that are complete, all of a range of periods, or those that late trades have amended."""
+    """Candles that are complete: all of a range of periods, or only the ones that late trades have amended."""
 
     period_seconds: int
     span: TimeRange
@@ -37,9 +37,9 @@ class LiveCandles:
     """Builds the candles of each period from its start time on."""
 
     def __init__(self, starts_ns: Mapping[int, int], first_ns: Mapping[int, int] | None = None) -> None:
-        """Take the time at which each period's candles start, on its grid, and that of the first one of all dispatches.
+        """Take, by period, the open times of the first candle here and of the first candle of all dispatches.
 
-        Candles from the first one on are amended by late trades.
+        Late trades amend candles since the latter.
         """
         self._series = [
             _Series(period, start_ns, (first_ns or {}).get(period, start_ns)) for period, start_ns in starts_ns.items()
@@ -69,14 +69,14 @@ class LiveCandles:
                 series.rebuild(open_ns, [(t, *_amounts(t)) for t in trades])
 
     def skip(self, end_ns: int) -> None:
-        """Leave out the candles that are not closed and start before ``end_ns``, as some of their trades are lost."""
+        """Leave out the unclosed candles that start before ``end_ns``, because some of their trades are lost."""
         for series in self._series:
             series.skip(end_ns)
 
     def close(self, until_ns: int, *, now_ns: int, flush: bool = False) -> list[ClosedCandles]:
         """Close the candles of all periods that end by ``until_ns``; return them, and closed ones amended since.
 
-        An amended candle is returned at most once in ``AMEND_NS``, unless ``flush``; what comes meanwhile is joined.
+        An amended candle is returned at most once in ``AMEND_NS``, with all trades until then, unless ``flush``.
 
         Args:
             now_ns: Time of the monotonic clock.
@@ -88,7 +88,7 @@ class LiveCandles:
         ]
 
     def next_close_ns(self) -> int | None:
-        """Return the next end of a period; None if there are no periods."""
+        """Return the next end of a period; None without periods."""
         return min((series.next_close_ns for series in self._series), default=None)
 
     def running(self) -> list[tuple[int, Candle]]:
@@ -148,7 +148,7 @@ class _Series:
         return True
 
     def rebuild(self, open_ns: int, trades: Iterable[tuple[Trade, Decimal, Decimal]]) -> None:
-        """Replace a candle that is closed; nothing happens without trades."""
+        """Replace a candle that is closed; do nothing without trades."""
         if not self.first_ns <= open_ns < self._closed_ns:
             return
         bar, is_kept = _Bar(open_ns, next_open(open_ns, self.period)), open_ns >= self._kept_ns
@@ -197,7 +197,7 @@ class _Series:
             self.newest = None
 
     def _keep_from(self, kept_ns: int) -> None:
-        """Forget older candles, but for those whose amendment waits."""
+        """Forget older candles, except the ones with a waiting amendment."""
         for open_ns in self._amended & self._bars.keys():
             if open_ns < kept_ns:
                 self._rebuilt[open_ns] = self._bars[open_ns]

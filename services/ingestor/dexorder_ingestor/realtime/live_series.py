@@ -1,7 +1,7 @@
 """Trades and candles of one market while a job watches it: settled, due as records, and live. Pure.
 
 input                                    effect
-trades of the socket (`received`)        released if the feed knows that none is missing; live at once
+trades of the socket (`received`)        released if the feed knows that they are complete; live at once
 an answer of REST (`answered`)           released, or the feed queries again
 time (`next_query_ns`, `due_ns`)         a query; a record of trades or closed candles
 
@@ -41,13 +41,12 @@ class Resume:
 
     Attributes:
         start_ns: Time from which trades are wanted.
-        last_trade_id: Id of the last trade before it; empty if none is known.
+        last_trade_id: Id of the last trade before it; empty if unknown.
         candles: Open time of the first candle that is wanted, for each period.
         first_ns: Open time of the first candle of all dispatches, for each period.
         provisional: Spans of trades that an earlier dispatch went on without.
         unchecked: Candles of earlier dispatches that are still to be compared.
-        compared_ns: Time before which REST has shown the recorded values of all trades; None if there is nothing to
-            compare.
+        compared_ns: Time before which REST has shown the recorded values of all trades; None without trades to compare.
     """
 
     start_ns: int
@@ -60,7 +59,7 @@ class Resume:
 
 
 class MissingTrades(NamedTuple):
-    """Trades that the exchange lacks: numbers that it has not used, and spans whose trades it no longer has."""
+    """Trades that the exchange lacks: numbers that it has not used, and spans with trades that it no longer has."""
 
     numbers: tuple[Gap, ...]
     spans: tuple[TimeRange, ...]
@@ -172,12 +171,12 @@ class LiveSeries:
 
     @property
     def wants_life_after_ns(self) -> int | None:
-        """Time after which a sign of life of the socket would settle something; None if nothing waits for one."""
+        """Time after which a sign of life of the socket would settle data; None if no time waits for one."""
         return self._feed.wants_life_after_ns if isinstance(self._feed, NumberedFeed) else None
 
     @property
     def settled_ns(self) -> int:
-        """All trades before this time are released, except for those of provisional spans."""
+        """All trades before this time are released, except trades of provisional spans."""
         return self._feed.settled_ns
 
     @property
@@ -227,10 +226,10 @@ class LiveSeries:
         return self._feed.query() if now_ns >= self._feed.due_ns else None
 
     def answered(self, answer: TradeAnswer, *, now_ns: int) -> MissingTrades:
-        """Add the answer to `take_query`; return what it shows to be missing.
+        """Add the answer to `take_query`; return the trades that it shows to be missing.
 
         Raises:
-            BadAnswer: Nothing of it counts; the same query may be repeated.
+            BadAnswer: The whole answer is ignored; the same query may be repeated.
         """
         released = self._feed.answered(answer, now_ns=now_ns)
         missing = MissingTrades(tuple(self._feed.skipped), tuple(self._feed.lost))
@@ -256,7 +255,7 @@ class LiveSeries:
         self._batches.add([trade._replace(revision=answer.clock_ns) for trade in found], now_ns=now_ns)
 
     def query_failed(self, *, now_ns: int) -> None:
-        """Note that the query had no valid answer."""
+        """Note that the query got no valid answer."""
         self._feed.failed(now_ns=now_ns)
 
     @property
@@ -288,7 +287,7 @@ class LiveSeries:
 
     @property
     def due_ns(self) -> int:
-        """Time of the next record of trades, unless more come; far away if there is nothing to record."""
+        """Time of the next record of trades, unless more come; far away if all trades are recorded."""
         return self._batches.due_ns(self._feed.settled_ns) if self._include_trades else NEVER_NS
 
     def set_tick(self, tick_ns: int) -> None:
@@ -358,7 +357,7 @@ class LiveSeries:
             self._candles.skip(span.end_ns)
 
     def _take_late(self, now_ns: int) -> None:
-        """Record trades whose time was settled before they came, and amend their candles."""
+        """Record trades that came after their time was settled, and amend their candles."""
         if isinstance(self._feed, AgreedFeed) and self._feed.late:
             late, self._feed.late = self._feed.late, []
             self.late += len(late)
@@ -385,7 +384,7 @@ class LiveSeries:
         return [trade._replace(revision=until_ns) if trade.time_ns < until_ns else trade for trade in trades]
 
     def _take_surprises(self, revision: int, now_ns: int) -> None:
-        """Take what a feed has beside the trades that it releases in order."""
+        """Take the trades that a feed does not release in order."""
         feed = self._feed
         if isinstance(feed, NumberedFeed):
             self._take_numbered(feed, now_ns)
@@ -414,7 +413,7 @@ class LiveSeries:
         self._live.add_trades(trades, received_ns=trades[-1].received_ns)
 
     def _begin_again(self, seam: Seam, now_ns: int) -> None:
-        """Go on with trades whose numbers have started again; all before them is in records of its own."""
+        """Continue with trades after a restart of their numbers; all trades before it are in separate records."""
         assert seam.first is not None
         self._release(seam.tail, seam.tail, now_ns)
         batches, closed = self._before_lost

@@ -4,11 +4,11 @@ event                                   reaction
 start, reassignment                     REST from the last known trade on; without one, a search for it
 a trade from the socket                 released if no number before it is missing
 a missing number                        REST from the last released trade on, after a moment, messages may be shuffled
-silence, a lost connection              the same; what the answer shows is released
+silence, a lost connection              the same; the trades of the answer are released
 REST knows trades of the silence, and   the socket is closed and opened again
 the socket stays silent
-REST and socket have no further trade   the time is settled (`quiet_time.py`)
-answers agree that numbers are missing  the feed goes on without them; they stay open (`open_gaps.py`)
+REST and socket agree on silence        the time is settled (`quiet_time.py`)
+answers agree that numbers are missing  the feed continues without them; they stay open (`open_gaps.py`)
 REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
 numbers fall while times go on          a search for the place where they start again (`trade_search.py`)
 
@@ -121,7 +121,7 @@ class NumberedFeed:
 
     @property
     def settled_ns(self) -> int:
-        """All trades before this time are released, except for those of open gaps."""
+        """All trades before this time are released, except trades in open gaps."""
         return self._sequence.settled_ns
 
     @property
@@ -132,21 +132,21 @@ class NumberedFeed:
         return tuple(sorted([*self.gaps.spans(), *(alone._replace(span=part) for part in parts if alone)]))
 
     def witnessed(self, span: TimeRange) -> None:
-        """Note that the exchange's own closed candles have no further trade in a span."""
+        """Note that the exchange's own closed candles confirm the trades of a span."""
         if self._alone and span.overlaps(self._alone.span):
             self._witnessed = merge([*self._witnessed, span])
 
     def found(self, trades: Sequence[Trade]) -> list[Trade]:
-        """Return those of some trades that an open gap lacks; they are late ones."""
+        """Return the trades that an open gap lacks; they are late ones."""
         return self._close_gaps(trades)
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
-        """Add trades of a message; return those that can be released."""
+        """Add trades of a message; return the trades that can be released."""
         self._socket.heard(now_ns=now_ns)
         next_number = self._sequence.next_number or 0
         self.alone += [trade for trade in trades if trade.number >= next_number]
         if self._anchor is None and self._sequence.next_number is None:
-            self._search()  # the market had no trade so far; this one need not be its first
+            self._search()  # no trade of the market was known; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
         if self._anchor is not None or self._seam is not None:
             self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
@@ -170,7 +170,7 @@ class NumberedFeed:
 
     @property
     def wants_life_after_ns(self) -> int | None:
-        """Time after which a sign of life of the socket would settle something; None if nothing waits for one."""
+        """Time after which a sign of life of the socket would settle data; None if no time waits for one."""
         return None if self._anchor or self._seam or self._sequence.gap else self._quiet.wants_life_after_ns
 
     def disconnected(self, *, now_ns: int) -> None:
@@ -208,7 +208,7 @@ class NumberedFeed:
         self.due_ns = min(self.due_ns, at_ns)
 
     def look_at_gaps(self, exchange_ns: int, *, now_ns: int) -> None:
-        """Query now if an open gap is due by the exchange's time, and nothing more urgent is."""
+        """Query now if an open gap is due by the exchange's time, unless a more urgent query is."""
         if len(self.gaps) and not (self._anchor or self._seam or self._sequence.gap):
             self._side = self.gaps.due(exchange_ns)
             if self._side is not None:
@@ -235,11 +235,11 @@ class NumberedFeed:
         """Add the answer to `query`; return the trades that can be released.
 
         Raises:
-            BadAnswer: It lacks the last known trade; nothing of it counts.
+            BadAnswer: It lacks the last known trade; the whole answer is ignored.
         """
         if self._anchor is not None:
             return self._add_to_anchor(self._anchor, answer, now_ns)
-        if self._seam is not None and self._seam is not self._asked_seam:  # it was begun since: this says nothing of it
+        if self._seam is not None and self._seam is not self._asked_seam:  # started since: not about it
             self.due_ns = now_ns
             return []
         if self._seam is not None:
@@ -260,19 +260,19 @@ class NumberedFeed:
             if any(trade.number > gap.last for trade in answer.trades):
                 released += self._agree(gap, answer.clock_ns)
             self.due_ns = now_ns + self._retry_ns()
-        elif answer.full or not has_link:  # it has no room for what may follow, or lacks something
+        elif answer.full or not has_link:  # later trades may not fit into it, or it lacks some
             self.due_ns = now_ns + _RETRY_NS
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
         return released
 
     def correct(self, trades: Sequence[Trade]) -> None:
-        """Take values that REST has for released trades instead of those of the socket."""
+        """Take REST's values of released trades instead of the socket's."""
         self._known.correct(trades)
         self.corrected += trades
 
     def failed(self, *, now_ns: int) -> None:
-        """Note that the query had no valid answer; a first trade that no answer confirms is searched again."""
+        """Note that the query got no valid answer; a first trade that no answer confirms is searched again."""
         self.due_ns = now_ns + 2 * _RETRY_NS
         self._side = None
         if self._anchor is None and not self._is_confirmed and self._recorded is None:
@@ -296,8 +296,8 @@ class NumberedFeed:
             self._recorded = None
         if self._recorded is not None and first is not None and first > self._recorded + 1:
             first, self._last, self._link = self._recorded + 1, None, self._recorded
-            self._link_until_ns = answer.clock_ns  # numbers have begun again before it, perhaps after the start
-        elif self._recorded is None and first and anchor.trade is None:  # only REST says that none is before it
+            self._link_until_ns = answer.clock_ns  # numbers have restarted before it, perhaps after the start
+        elif self._recorded is None and first and anchor.trade is None:  # only REST says that it is first
             span = TimeRange(self._begin_ns, anchor.first_ns + 1)
             self.gaps.open(OpenGap(0, first - 1, span, ProvisionalReason.ONE_SOURCE, answer.clock_ns))
         self._sequence = NumberedTrades(first, self._begin_ns)
@@ -305,9 +305,9 @@ class NumberedFeed:
         return self._add(kept) if first is not None else []
 
     def _begin_again_behind(self, last: Trade | None, trades: Sequence[Trade]) -> bool:
-        """Return whether numbers begin again between the trade before the start and the last recorded one.
+        """Return whether numbers restart between the trade before the start and the last recorded one.
 
-        The feed then goes on with the old numbers, and finds the place as if it had not been there before.
+        The feed then continues with the old numbers, and finds the place as if it had not been there before.
         """
         recorded = self._recorded
         if last is None or recorded is None or last.number <= recorded:
@@ -322,9 +322,9 @@ class NumberedFeed:
             self.ask(now_ns)
 
     def _add_to_seam(self, found: Seam, answer: TradeAnswer, now_ns: int) -> list[Trade]:
-        """Add an answer to the search; with its end the feed goes on, behind the seam if there is one.
+        """Add an answer to the search; at its end the feed continues, behind the seam if one was found.
 
-        The first message after it starts the search again, if it has found nothing although numbers have started again.
+        The first message after it starts the search again, if it has missed a place where numbers have started again.
         """
         found.add(answer.trades, full=answer.full)
         self.due_ns = now_ns + (0 if found.is_over else _RETRY_NS)
@@ -378,7 +378,7 @@ class NumberedFeed:
             self._gap_ns = None
 
     def _sort_out(self, below: Sequence[Trade], now_ns: int) -> None:
-        """Sort trades whose numbers are behind the feed: late ones, copies, those whose numbers have started again."""
+        """Sort trades with numbers behind the feed: late ones, copies, and trades after a restart of the numbers."""
         if len(self.gaps):
             late = self._close_gaps(below)
             self.late += late
@@ -411,10 +411,10 @@ class NumberedFeed:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def _check(self, trades: Sequence[Trade], now_ns: int) -> bool:
-        """Return whether the answer has the last released trade. Without it, it may still bring what others lack.
+        """Return whether the answer has the last released trade. Without it, it may still bring missing trades.
 
         Raises:
-            BadAnswer: Nothing of it counts.
+            BadAnswer: The whole answer is ignored.
         """
         link, last = self._asked
         if link is None:
@@ -439,7 +439,7 @@ class NumberedFeed:
         return found is not None
 
     def _check_first(self, trades: Sequence[Trade]) -> None:
-        """Refuse an answer without the market's first trade, if the search has found one and none is released yet."""
+        """Refuse an answer without the market's first trade, if the search has found it and it is not released yet."""
         first = self._sequence.next_number
         if first is not None and self._last is None and all(trade.number != first for trade in trades):
             raise BadAnswer(f"the answer lacks trade {first}, the first one of the market", kind="hole")
@@ -468,7 +468,7 @@ class NumberedFeed:
         return released
 
     def _complete(self, news: bool, clock_ns: int, now_ns: int) -> None:
-        """Note that REST has no further trade."""
+        """Note that REST has shown all of its trades."""
         if news and self._link is not None and self._link <= self._heard_number:
             self._quiet.whole(self._heard_number_ns)
         elif news:

@@ -88,7 +88,7 @@ class RecordJoiner:
             middle = len(part) // 2
             await self._produce(lane, part[:middle])
             await self._produce(lane, part[middle:])
-        except Exception as error:  # for the jobs, whose records these are
+        except Exception as error:  # for the jobs that own these records
             _settle(part, error)
         else:
             _settle(part, None)

@@ -71,7 +71,7 @@ class RecordPublisher:
 
     @property
     def wake_ns(self) -> int:
-        """Time before which nothing may be due; what is due soon after it is published when the task wakes up."""
+        """Time before which no record may be due; records due soon after it are published when the task wakes up."""
         return self.alarm.at_ns - _SHORTEST_WAIT_NS
 
     async def _until_due(self) -> None:
@@ -118,8 +118,11 @@ class RecordPublisher:
         self.tell()
 
     def tell(self, *, again: bool = False) -> bool:
-        """Report what the job knows beside its records, if it has changed, or again; return whether provisional spans
-        have changed."""
+        """Report the job's knowledge that is not in its records, if it has changed, or again.
+
+        Returns:
+            Whether provisional spans have changed.
+        """
         series, told = self.series, self._told
         checked = self.checks.unchecked()
         known = Knowledge(series.provisional, checked, series.corrected, series.late, self.waiting)

@@ -50,7 +50,7 @@ def encode_live(
     running: Iterable[tuple[int, Candle]],
     provisional: Sequence[ProvisionalSpan] = (),
 ) -> relay_pb.JobMarketData:
-    """Return the live data of a job, with the candles that run; those that touch a provisional span say so."""
+    """Return the live data of a job, with running candles; candles that touch a provisional span are marked."""
     missed = [
         realtime_pb2.Missed(
             series=encode_realtime_series(ticker, each.period_seconds),
@@ -86,7 +86,7 @@ def live_candle(
 
 
 class ClosedPage(NamedTuple):
-    """Closed candles of one record; the periods of ``empty`` had no trade."""
+    """Closed candles of one record; the periods of ``empty`` were without trades."""
 
     span: TimeRange
     candles: tuple[Candle, ...]

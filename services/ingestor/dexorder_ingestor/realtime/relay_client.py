@@ -40,7 +40,7 @@ class SeriesReport:
 
     Attributes:
         period_seconds: 0 for trades.
-        span: What they settle.
+        span: Time that they settle.
         count: Trades or candles.
         last_trade_id: Id of the last trade that is settled; empty for candles.
         lag_ns: Time from the end of ``span`` to Kafka's acknowledgement.
@@ -69,7 +69,7 @@ class SeriesReport:
 
 
 class ReportedJob(Protocol):
-    """A job whose records are reported."""
+    """A job with records that are reported."""
 
     job_id: str
 
@@ -78,7 +78,7 @@ class ReportedJob(Protocol):
 
 
 class Reports:
-    """Reports of all realtime jobs, several in one call, those of one series in the order of its records."""
+    """Reports of all realtime jobs, several in one call; the reports of one series are in the order of its records."""
 
     def __init__(self, publisher: IngestorPublisher) -> None:
         self._publisher = publisher
@@ -98,7 +98,7 @@ class Reports:
         self._some.set()
 
     def tell(self, job: ReportedJob, known: Knowledge) -> None:
-        """Report soon what a job knows beside its records; only the newest word of each counts."""
+        """Report soon a job's knowledge that is not in its records; only the newest report of each job is sent."""
         self._jobs[job.job_id] = job
         self._statuses[job.job_id] = RealtimeStatus(job.job_id, known)
         self._some.set()
@@ -148,7 +148,7 @@ class LiveSource(Protocol):
 
 
 class LivePush:
-    """The stream of live data of this process. Each job keeps a bounded amount, and drops what a slow stream misses."""
+    """The stream of live data of this process. Each job keeps a bounded amount; it drops data if the stream is slow."""
 
     def __init__(self, publisher: IngestorPublisher, metrics: IngestorMetrics) -> None:
         self._publisher = publisher
@@ -177,7 +177,7 @@ class LivePush:
             while self._changed:
                 self._metrics.live_messages.inc()
                 yield self._message()
-                await asyncio.sleep(_LIVE_SECONDS)  # the first change is sent at once, further ones together
+                await asyncio.sleep(_LIVE_SECONDS)  # the first change is sent at once, the next ones together
             self._some.clear()
 
     def _message(self) -> pb.PushMarketDataRequest:

@@ -27,7 +27,7 @@ NEVER_NS = 2**63
 
 
 def tick_of(markets: int) -> int:
-    """Return the time between two ticks of a process that follows so many markets."""
+    """Return the time between two ticks of a process that follows this many markets."""
     return min(MAX_BATCH_NS * -(-max(1, markets) // _MARKETS), _LONGEST_BATCH_NS)
 
 
@@ -69,11 +69,11 @@ class TradeBatches:
         self.lowest = lower(self.lowest, lowest_number(trades))
 
     def skip(self, end_ns: int) -> None:
-        """Let the next span start at ``end_ns``, as the trades before it are lost."""
+        """Let the next span start at ``end_ns``, because the trades before it are lost."""
         self._end_ns = max(self._end_ns, end_ns)
 
     def due_ns(self, settled_ns: int) -> int:
-        """Return the time of the next record, unless trades come; far away while there is nothing to record."""
+        """Return the time of the next record, unless trades come; far away while all trades are recorded."""
         if len(self._trades) >= MAX_BATCH_TRADES:
             return self._first_ns
         if self._trades:

@@ -32,10 +32,10 @@ class NumberedTrades:
         """Start with a trade.
 
         Args:
-            next_number: Number of the first trade to release; None if the market has had no trade so far.
+            next_number: Number of the first trade to release; None in a market without trades so far.
             start_ns: Time before which no trade is expected.
-            max_waiting: Number of trades kept while earlier ones are missing; further ones are forgotten, and then
-                missing too.
+            max_waiting: Number of trades kept while earlier ones are missing; any more are forgotten, and then missing
+                too.
         """
         self.next_number = next_number
         self.settled_ns = start_ns
@@ -48,7 +48,7 @@ class NumberedTrades:
         """Trades of the last `add` with numbers that are already behind it: copies, or late ones."""
 
     def add(self, trades: Iterable[Trade]) -> list[Trade]:
-        """Add trades; return those that can be released now, in the order of time and number."""
+        """Add trades; return the trades that can be released now, in the order of time and number."""
         released = []
         waiting = self._waiting
         if self.below:

@@ -1,5 +1,5 @@
-"""Task of a realtime job that asks REST about the values of trades: those that came by the socket alone, and those that
-the dispatch before had not compared."""
+"""Task of a realtime job that asks REST for the values of trades that only the socket has shown, and of trades that the
+dispatch before had not compared."""
 
 from __future__ import annotations
 

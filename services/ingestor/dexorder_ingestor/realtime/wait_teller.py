@@ -21,7 +21,7 @@ _REPEAT_NS = 20 * SECOND_NS
 
 @dataclass(eq=False)
 class WaitTeller:
-    """Looks once a second at what a job has settled.
+    """Looks once a second at the progress of a job.
 
     Attributes:
         tell: Called after a change of ``wait``, and from time to time as long as there is a reason.
@@ -42,7 +42,7 @@ class WaitTeller:
         return self.wait.text if self.wait else ""
 
     async def run(self) -> None:
-        """Look until cancelled; the metric has no trace of the job afterwards."""
+        """Look until cancelled; then remove the job from the metric."""
         try:
             while True:
                 await asyncio.sleep(_LOOK_SECONDS)

@@ -1,7 +1,7 @@
 """Why a realtime job settles nothing, and when that is worth a word. Pure.
 
-reason                what it waits for
-LIVE_ONLY             nothing: ccxt can't query the trades of this exchange
+reason                the job waits for
+LIVE_ONLY             no end: ccxt can't query the trades of this exchange
 REST_BEHIND           REST, which has not shown a trade that the socket has sent
 REST_LACKS            REST, which has left out a trade, or numbers
 REST_REFUSES          an answer: the exchange refuses the query, or does not answer
@@ -12,8 +12,8 @@ UNKNOWN_MARKET        a market that the exchange no longer has
 ONE_SOURCE            a second source: the socket is dead, or REST repeats itself
 NOTHING_KNOWN         something that no rule has foreseen
 
-The reasons of a feed come from its state (`waits`), those of a failed query from its error. They count once nothing was
-settled for ``SILENT_NS``.
+The reasons of a feed come from its state (`waits`), the reason of a failed query from its error. They count after
+``SILENT_NS`` without settled data.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Progress:
     """Progress of one job. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, settled_ns: int, *, silent_ns: int = 0, now_ns: int) -> None:
-        """Go on from what earlier dispatches have settled; what is done again is no progress.
+        """Continue after the data that earlier dispatches have settled; repeated work is no progress.
 
         Args:
-            silent_ns: How long ago that was: as long they may have settled nothing.
+            silent_ns: How long ago that was: as long there may have been no progress.
         """
         self._settled_ns = settled_ns
         self._since_ns = now_ns - max(0, min(silent_ns, SILENT_NS - _START_NS))
@@ -85,10 +85,10 @@ class Progress:
         self._failure = None
 
     def wait(self, settled_ns: int, feed: Wait | None, *, ban: Wait | None = None, now_ns: int) -> Wait | None:
-        """Return why nothing was settled for long; None if something was.
+        """Return why no data was settled for long; None if some was.
 
         Args:
-            feed: What the feed waits for.
+            feed: Reason why the feed waits.
             ban: The exchange refuses all calls now.
         """
         if settled_ns > self._settled_ns:

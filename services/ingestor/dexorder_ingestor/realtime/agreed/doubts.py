@@ -1,7 +1,7 @@
 """Spans that REST alone calls complete, until it has been asked again much later. Pure.
 
-A span is settled without the socket if it was not alive then: two different answers agree on it, or REST shows nothing
-for long. A replica that has lost its feed together with the socket agrees with itself, so the span is provisional. It
+A span is settled without the socket if it was not alive then: two different answers agree on it, or REST is silent for
+long. A replica that has lost its feed together with the socket agrees with itself, so the span is provisional. It
 is final once an answer reaches back before it ``FINAL_NS`` after it was settled: a trade of it that is not known is
 released late by then. Where answers no longer reach back so far, the last one that did counts if it came ``LATEST_NS``
 after the span was settled; otherwise the span stays provisional. Times are the exchange's.
@@ -40,7 +40,7 @@ class Doubts:
     """The provisional spans of one market."""
 
     def __init__(self, known: Iterable[ProvisionalSpan] = ()) -> None:
-        """Go on with those of the dispatch before."""
+        """Continue with the spans of the dispatch before."""
         self._doubts = [
             _Doubt(each.span, each.since_ns, queries=each.queries, is_inherited=True) for each in sorted(known)
         ]

@@ -1,19 +1,19 @@
 """Trades of one market without consecutive numbers: when REST is asked, and how far its answers reach. Pure.
 
-source                                  what it proves
-a trade of REST or of the socket        that it exists; REST's values are taken
-a trade of the socket that REST lacks   REST is behind, or lacks it: nothing after it is settled. It is taken from the
+source                                  proof
+a trade of REST or of the socket        it exists; REST's values are taken
+a trade of the socket that REST lacks   REST is behind, or lacks it: later time stays unsettled. It is taken from the
                                         socket once REST has shown later ones for 10 s
-an answer of REST                       up to its newest trade, that there are no others, if a second source agrees
-a socket alive without a break          that second source, for the time in which it has sent what REST shows, no less.
-                                        Also that nothing follows REST's newest trade, once REST was asked after that
+an answer of REST                       it is complete up to its newest trade, if a second source agrees
+a socket alive without a break          that second source, for the time in which it has sent all trades of REST; and
+                                        REST's newest trade is the last one, once REST was asked after that time
 two different answers alone             the same, while the socket was not alive: the span is provisional (`doubts.py`)
-none of these                           nothing is settled
+no source                               the time stays unsettled
 
 `witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades
 is whole if it reaches back before the settled time. If it does not, the trades between are queried by time, where the
-exchange can do that, from a trade before the settled time on. If it does not give them either, the socket's are used,
-and without a socket that was alive they are lost: `lost` tells it, and the next span starts behind them.
+exchange can do that, starting with a trade before the settled time. If it does not give them either, the socket's are
+used, and without a socket that was alive they are lost: `lost` has them, and the next span starts behind them.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class AgreedFeed:
 
         Args:
             poll_ns: Time between two queries.
-            by_time: Trades can be queried from a time on.
+            by_time: Trades can be queried by a start time.
             has_socket: There is a socket, though it may fail.
-            has_rest: There are answers; without them nothing is asked and nothing settled.
+            has_rest: There are answers; without them the feed does not query or settle.
             silence_ns: Longest time between two signs of life of a socket that is alive.
             provisional: Spans that an earlier dispatch has settled by the word of REST alone; their trades are released
                 again.
@@ -162,7 +162,7 @@ class AgreedFeed:
         """Add the answer to `query`; return the trades that can be released.
 
         Raises:
-            BadAnswer: It has no trades although some are known.
+            BadAnswer: It is empty although some trades are known.
         """
         trades = ordinal_ids(sorted(answer.trades))
         self.corrected += self._sequence.corrected(trades, now_ns=now_ns)
@@ -185,12 +185,12 @@ class AgreedFeed:
         return []
 
     def correct(self, trades: Sequence[Trade]) -> None:
-        """Take values that REST has for released trades instead of those of the socket."""
+        """Take REST's values of released trades instead of the socket's."""
         self._sequence.correct(trades)
         self.corrected += trades
 
     def failed(self, *, now_ns: int) -> None:
-        """Note that the query had no valid answer."""
+        """Note that the query got no valid answer."""
         self.due_ns = now_ns + 2 * _RETRY_NS
 
     def _lookback_ns(self) -> int:
@@ -237,7 +237,7 @@ class AgreedFeed:
     # --- two sources ------------------------------------------------------------------------------------------------
 
     def _confirm(self, trades: Sequence[Trade], now_ns: int) -> list[Trade]:
-        """Compare trades that reach back before the settled time with what is known; return those released."""
+        """Compare trades that reach back before the settled time with the known ones; return the released trades."""
         before_ns, first_ns = self.settled_ns, trades[0].time_ns if trades else 0
         newest_ns = trades[-1].time_ns if trades else 0
         shown = {trade.trade_id: trade for trade in trades}

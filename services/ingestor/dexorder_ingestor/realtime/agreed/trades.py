@@ -5,8 +5,8 @@ Absence needs two sources that are independent of each other. They are
 - REST and the socket, where the socket was alive all the time and has sent exactly the trades that REST shows; or
 - two answers of REST that are not the same one from a cache: the second one has a newer trade.
 
-A trade that one source shows exists, unless only one of four answers has it, and the socket has not sent it. What comes
-after its time was settled is released late.
+A trade that one source shows exists, unless only one of four answers has it, and the socket has not sent it. A trade
+that comes after its time was settled is released late.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AgreedTrades:
         self._corrections = Corrections()
 
     def take(self, trades: Iterable[Trade], *, before_ns: int = 0) -> None:
-        """Add trades without a doubt, as the socket has sent them; those seen ``before_ns`` are not doubted either."""
+        """Add trades of the socket, which are not doubted; known trades before ``before_ns`` are not doubted either."""
         for seen in self._seen.values():
             if seen.trade.time_ns < before_ns:
                 seen.shows = max(seen.shows, 2)
@@ -56,10 +56,10 @@ class AgreedTrades:
     def confirm(
         self, trades: Iterable[Trade], until_ns: int, *, newest_ns: int, is_witnessed: bool, alone_ns: int
     ) -> list[Trade]:
-        """Add the trades of an answer; return those that can be released, in order.
+        """Add the trades of an answer; return the trades that can be released, in order.
 
         Args:
-            until_ns: Time up to which the answer has all trades from the settled time on.
+            until_ns: Time up to which the answer has all trades since the settled time.
             newest_ns: Time of the newest trade of the answer. The time before the first trade that only this answer has
                 can be settled.
             is_witnessed: The socket agrees.
@@ -78,7 +78,7 @@ class AgreedTrades:
         return self._settle(min([end_ns, *(trade.time_ns for trade in in_doubt)]))
 
     def _count(self, found: Mapping[str, Trade], until_ns: int) -> list[Trade]:
-        """Count which trades an answer shows and lacks; return those that are new."""
+        """Count which trades an answer shows and lacks; return the new ones."""
         for trade_id, seen in list(self._seen.items()):
             if trade_id in found:
                 seen.trade = found[trade_id]
@@ -101,17 +101,17 @@ class AgreedTrades:
         """Return the trades that are before the settled time and were not released, which they count as now.
 
         Args:
-            is_open: Returns whether a time counts although what was released then is no longer known.
+            is_open: Returns whether a time counts although the trades released then are no longer known.
         """
         past = (t for t in trades if t.time_ns < self.settled_ns)
         found = [t for t in past if t.time_ns >= self._known_from_ns or is_open(t.time_ns)]
         return self._release(t for t in found if t.trade_id not in self._released)
 
     def corrected(self, trades: Iterable[Trade], *, now_ns: int) -> list[Trade]:
-        """Return released trades that several answers have with other values, as the exchange has them now.
+        """Return released trades that several answers have with other values, with these values.
 
         Args:
-            trades: Those of an answer. An id that was made of the values can't have others.
+            trades: Trades of an answer. An id that was made of the values can't have others.
         """
         pairs = [(known, t) for t in trades if (known := self._values.get(t.trade_id)) is not None]
         near = [(known, t) for known, t in pairs if abs(known.time_ns - t.time_ns) <= TOLERANCE_NS]
@@ -148,7 +148,7 @@ class AgreedTrades:
 
 
 def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
-    """Return trades with an id made for each that has none: ``~time-price-amount-n``.
+    """Return trades with a new id for each one without an id: ``~time-price-amount-n``.
 
     ``n`` counts equal trades of one time, from 0. So ids are stable only if each time is queried as a whole.
     """

@@ -1,8 +1,8 @@
 """The socket as a witness: for how long it has been alive without a break, and which trades it has sent. Pure.
 
-A trade that it has sent exists. That it has sent none proves nothing by itself: a socket loses trades without an error.
-It is one of the two sources that have to agree that there is none, for the time in which something came on it again and
-again, be it another market's message or a pong.
+A trade that it has sent exists. Its silence alone is not a proof: a socket loses trades without an error. It is one of
+the two sources that have to agree that no trade exists, for the time in which messages came on it repeatedly, be it
+another market's message or a pong.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HeardTrades:
 
     @property
     def has_other_ids(self) -> bool:
-        """Whether the ids of the socket are not those of REST, so that its trades can't be told from each other."""
+        """Whether the socket's ids differ from REST's, so that equal trades can't be distinguished."""
         return not self._matches and self._strangers >= _FOREIGN
 
     def add(self, trades: Iterable[Trade], *, now_ns: int) -> bool:

@@ -1,1 +1,1 @@
-"""What is known of the trades of a market that numbers them: values, open gaps, quiet time, searches. Pure."""
+"""Knowledge of the trades of a market that numbers them: values, open gaps, quiet time, searches. Pure."""

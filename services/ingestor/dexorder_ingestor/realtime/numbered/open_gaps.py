@@ -64,7 +64,7 @@ class OpenGaps:
     """The open gaps of one market, the oldest first."""
 
     def __init__(self, known: Iterable[ProvisionalSpan] = ()) -> None:
-        """Go on with those of an earlier dispatch; spans without numbers are not asked about."""
+        """Continue with the spans of an earlier dispatch; spans without numbers are not queried."""
         self._gaps = [gap for each in known if (gap := _gap_of(each))]
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class OpenGaps:
             self._gaps = [both, *rest]
 
     def close(self, trades: Iterable[Trade]) -> list[Trade]:
-        """Return those of some trades that close a part of a gap; each is returned once."""
+        """Return the trades that close a part of a gap; each is returned once."""
         found = []
         for trade in trades:
             gap = next((each for each in self._gaps if each.has(trade)), None)
@@ -97,7 +97,7 @@ class OpenGaps:
         return found
 
     def due(self, exchange_ns: int) -> OpenGap | None:
-        """Return a gap that is due for a query; None if none is."""
+        """Return a gap that is due for a query; None without one."""
         return next((each for each in self._gaps if each.due_ns <= exchange_ns), None)
 
     def answered(self, asked: OpenGap, answer: TradeAnswer) -> None:
@@ -118,7 +118,7 @@ class OpenGaps:
 
 
 def _without(gap: OpenGap, trade: Trade) -> Sequence[OpenGap]:
-    """Return what is left of a gap. Both parts keep its span, as times need not follow the numbers of late trades."""
+    """Return the rest of a gap. Both parts keep its span: times need not follow the numbers of late trades."""
     parts = gap._replace(last=trade.number - 1), gap._replace(first=trade.number + 1)
     return [part for part in parts if part.first <= part.last]
 

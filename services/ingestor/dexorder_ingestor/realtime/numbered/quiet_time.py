@@ -1,18 +1,18 @@
-"""Time in which no trade came: from when on two sources say so. Pure.
+"""Time without trades: when two sources confirm it. Pure.
 
-A later trade proves by its number that none before it is missing. Without one, REST and the socket have to agree:
+A later trade proves by its number that the trades before it are complete. Without one, REST and the socket must agree:
 
-- REST was asked, and the exchange's time noted; the socket has then given a sign of life, so it would have sent what
-  happened before; REST, asked after that, still has nothing.
-- The socket counts only for the time in which it was alive without a break: it does not send again what it has missed.
+- REST was asked, and the exchange's time noted; the socket has then given a sign of life, so it would have sent any
+  earlier trade; REST, asked after that, is still without a new trade.
+- The socket counts only for the time in which it was alive without a break: it does not send missed trades later.
   Something has to come on it every few seconds, be it a pong (`AliveSocket`), so a socket that was silent for a while
   counts no longer, though its connection lives on.
 - It counts only while its silence is not longer than some that the market has had: a subscription can end although its
   connection lives.
 
-Where the socket does not count, REST has to have nothing `REST_ALONE_NS` later, while the socket gives signs of life.
-The time is provisional then, until a later trade comes.
-Times are of the monotonic clock, those of ``clock_ns`` the exchange's.
+Where the socket does not count, REST must be without a new trade `REST_ALONE_NS` later, while the socket gives signs of
+life. The time is provisional then, until a later trade comes.
+Times are of the monotonic clock, ``clock_ns`` is the exchange's time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SUBSCRIBED_NS = 3 * SECOND_NS
 
 
 class _Answer(NamedTuple):
-    """An answer without a further trade: when it came, and a time that the exchange's clock had passed before it."""
+    """An answer without a new trade: when it came, and a time that the exchange's clock had passed before it."""
 
     at_ns: int
     clock_ns: int
 
 
 class Quiet(NamedTuple):
-    """Time up to which there is no trade, by the exchange's clock, and whether only REST says so."""
+    """Time up to which the market was quiet, by the exchange's clock, and whether only REST says so."""
 
     until_ns: int
     is_provisional: bool
@@ -67,7 +67,7 @@ class QuietTime:
 
     @property
     def wants_life_after_ns(self) -> int | None:
-        """Time after which a sign of life would settle something; None if nothing waits for one."""
+        """Time after which a sign of life would settle time; None if no answer waits for one."""
         if not self._answers or (self._socket.from_ns is not None and self._socket.until_ns > self._answers[-1].at_ns):
             return None
         return self._answers[-1].at_ns
@@ -98,11 +98,11 @@ class QuietTime:
         self._alive_when_asked_ns = -1
 
     def asked(self) -> None:
-        """Note that REST is asked now: signs of life from now on say nothing about its answer."""
+        """Note that REST is asked now: later signs of life do not confirm its answer."""
         self._alive_when_asked_ns = -1 if self._socket.from_ns is None else self._socket.until_ns
 
     def answered(self, clock_ns: int, *, now_ns: int) -> Quiet | None:
-        """Add an answer without a further trade; return the time up to which there is none, if more is known of it.
+        """Add an answer without a new trade; return the time up to which the market was quiet, if that is news.
 
         Args:
             clock_ns: A time that the exchange's clock had passed before the query.

@@ -17,8 +17,8 @@ class Anchor:
 
     Attributes:
         is_found: The search is over.
-        trade: The last known trade before the time; None if the market has none.
-        first_number: Number of the first trade at or after the time; None if the market has had no trade so far.
+        trade: The last known trade before the time; None in a market without one.
+        first_number: Number of the first trade at or after the time; None in a market without trades so far.
         first_ns: Time of that trade, where no trade before the time is known.
     """
 
@@ -38,7 +38,7 @@ class Anchor:
         self._agreed = 0
 
     def next_query(self) -> TradeQuery:
-        """Return the next query: the newest trades, then those from further and further back on."""
+        """Return the next query: the newest trades, then trades since earlier and earlier times."""
         if self._queries == 0:
             return TradeQuery()
         if self._queries <= _LOOKBACKS:

@@ -1,7 +1,7 @@
-"""What comparisons of trades may use, for all markets of a venue: calls, so that refills come first, and memory. Pure.
+"""Limits of comparisons of trades, for all markets of a venue: calls, so that refills come first, and memory. Pure.
 
-Over the limits less is compared: calls are made more seldom and are about more trades each, and markets whose candles
-are compared too are asked about only while calls are left over. Trades that wait too long are left out.
+Over the limits less is compared: calls are rarer and cover more trades each, and markets with compared candles are
+queried only while calls are left over. Trades that wait too long are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ComparisonLimits:
     """Limits of one venue. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, per_second: float, *, now_ns: int) -> None:
-        """Take the venue's rate of calls; there is none to start with."""
+        """Take the venue's rate of calls; no call is available at the start."""
         self.room = Room()
         self._ns_per_call = max(1.0, SECOND_NS / (SHARE * per_second))
         self._full_ns = now_ns + int(_BURST * self._ns_per_call)

@@ -1,12 +1,12 @@
-"""Recorded trades of an earlier dispatch whose values only the socket has shown, as REST has them. Pure.
+"""Recorded trades of an earlier dispatch that only the socket has shown, with the values of REST. Pure.
 
-The relay knows up to when an earlier dispatch had compared its trades with REST. With which values the trades behind
-that time are recorded is not known here. So all of them are recorded again with the values of REST, page by page, once
-two answers in a row agree about a page. An answer counts only with the last recorded trade, or if it is full and begins
-before it; so a REST that is behind is asked again.
+The relay knows up to when an earlier dispatch had compared its trades with REST. The recorded values of later trades
+are not known here. So all of them are recorded again with the values of REST, page by page, once two answers in a row
+agree about a page. An answer counts only with the last recorded trade, or if it is full and starts before it; so a REST
+that is behind is asked again.
 
-Only where the exchange numbers its trades: elsewhere REST has shown every trade before it is recorded, but for those
-that it lacked.
+Only where the exchange numbers its trades: elsewhere REST has shown every trade before it is recorded, unless it lacked
+the trade.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RecalledTrades:
     """Trades of one market to be recorded again. ``now_ns`` is of the monotonic clock.
 
     Attributes:
-        span: What is still to be compared; empty at the end.
+        span: Time that is still to be compared; empty at the end.
     """
 
     def __init__(self, series: TradeSeries, span: TimeRange, last_number: int | None, *, now_ns: int) -> None:
@@ -45,11 +45,11 @@ class RecalledTrades:
 
     @property
     def oldest_ns(self) -> int | None:
-        """Time from which on trades are still to be compared; None at the end."""
+        """Start of the time with trades that are still to be compared; None at the end."""
         return self.span.start_ns if self.span else None
 
     def due_ns(self) -> int | None:
-        """Return the time of the next query; None if there is none."""
+        """Return the time of the next query; None without one."""
         return self._not_before_ns if self.span else None
 
     def take_query(self, *, now_ns: int) -> TradeQuery | None:
@@ -82,16 +82,16 @@ class RecalledTrades:
         return list(page.values())
 
     def failed(self, *, now_ns: int) -> None:
-        """Note that the query had no valid answer."""
+        """Note that the query got no valid answer."""
         self._not_before_ns = now_ns + _RETRY_NS
 
     def take_left_out(self) -> TimeRange | None:
-        """Return what was not compared in time, or is too long ago; once."""
+        """Return, once, the span that was not compared in time or is too long ago."""
         found, self._left_out = self._left_out, None
         return found
 
     def _page(self, trades: Sequence[Trade]) -> dict[int, Trade]:
-        """Return the trades of the span; others may be of a time before ids have begun again, or of another market."""
+        """Return the trades of the span; others may be from before a restart of the ids, or of another market."""
         start_ns, end_ns = self.span.start_ns, self.span.end_ns + SECOND_NS
         return {t.number: t for t in trades if start_ns <= t.time_ns < end_ns and t.number <= self._last_number}
 

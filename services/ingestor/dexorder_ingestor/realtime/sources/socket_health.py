@@ -99,5 +99,5 @@ class AliveSocket:
         self.until_ns = at_ns
 
     def lost(self, *, now_ns: int) -> None:
-        """Note that the connection is lost; what came before counts no longer."""
+        """Note that the connection is lost; earlier signs of life no longer count."""
         self.from_ns, self.until_ns = None, now_ns

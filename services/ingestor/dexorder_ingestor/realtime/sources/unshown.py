@@ -36,7 +36,7 @@ _BLOCK_NS = 5 * SECOND_NS
 
 
 class LeftOut(NamedTuple):
-    """Trades whose values REST has not confirmed, and the time from the first to the last of them."""
+    """Trades with values that REST has not confirmed, and the time from the first to the last of them."""
 
     trades: int
     span: TimeRange
@@ -91,7 +91,7 @@ class UnshownTrades:
             self._blocks[block] = self._blocks.get(block, 0) + 1
 
     def shown(self, trades: Iterable[Trade]) -> None:
-        """Note what an answer of REST to another query has shown; those with the same values need no query."""
+        """Note trades in an answer of REST to another query; waiting trades with the same values need no query."""
         self._forget(t.trade_id for t in trades if (w := self._waiting.get(t.trade_id)) and is_same(w.trade, t))
 
     def forget(self, trades: Iterable[Trade]) -> None:
@@ -99,12 +99,12 @@ class UnshownTrades:
         self._forget(trade.trade_id for trade in trades)
 
     def clear(self) -> None:
-        """Leave out all, as the job ends or numbers start again."""
+        """Leave out all trades, because the job ends or numbers start again."""
         self._leave_out(list(self._waiting))
         self._end_query()
 
     def due_ns(self) -> int | None:
-        """Return the time of the next query; None if nothing waits."""
+        """Return the time of the next query; None without waiting trades."""
         oldest = next(iter(self._waiting.values()), None)
         if oldest is None:
             return None
@@ -147,7 +147,7 @@ class UnshownTrades:
         return corrected
 
     def failed(self, *, now_ns: int) -> None:
-        """Note that the query had no valid answer."""
+        """Note that the query got no valid answer."""
         self._not_before_ns = now_ns + _RETRY_NS
 
     def take_left_out(self) -> LeftOut | None:
