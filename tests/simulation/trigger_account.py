@@ -69,6 +69,7 @@ class Known:
         deleted: The deletion was asked for.
         edits: Changes of its level, in order.
         pauses: Pauses and resumptions, in turn.
+        silent: Trades of pauses that had ended before the process heard of the trigger: they never fire it.
     """
 
     ticker: str
@@ -79,11 +80,24 @@ class Known:
     deleted: bool = False
     edits: list[Change] = field(default_factory=list)
     pauses: list[Change] = field(default_factory=list)
+    silent: set[int] | None = None
 
     @property
     def is_paused(self) -> bool:
         """The last change of this kind is a pause."""
         return bool(self.pauses and self.pauses[-1].value)
+
+    def is_heard_of(self, *, resumed: bool) -> None:
+        """Note that the triggers' process hears of it, and whether as of one that has been resumed.
+
+        What was settled in the only pause before is silent then: no row was evaluated for it before.
+        """
+        if self.silent is None:
+            self.silent = set()
+            if resumed and len(self.pauses) == 2:
+                pause, resumption = self.pauses
+                if pause.answered_at is not None and resumption.answered_at is not None:
+                    self.silent = {*range(pause.answered_at, resumption.asked_at)}
 
     def fires_last(self, level: int) -> bool:
         """Tell whether a trade fires it once it has every change."""
@@ -105,6 +119,7 @@ class Known:
                 for each in moments
                 for later in self._later(each, place, final_at)
                 if self._fires(later, trade) == (trade.price in did)
+                and not (trade.price in did and place in (self.silent or ()))
             }
             if not moments:
                 return trade

@@ -18,6 +18,7 @@ from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc.common_messages import encode_cursor
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_spark.cep.evaluator import RegistrationChanges
 from dexorder_spark.cep.journal import Journal
 from dexorder_spark.cep.relay import TriggerRelay, decode_changes
 from dexorder_spark.cep.runner import Runner
@@ -56,8 +57,17 @@ class Trades:
 class TriggerProcess:
     """One life of the process."""
 
-    def __init__(self, run: Run, process: Process, files: MemoryFiles, trades: Trades) -> None:
+    def __init__(
+        self,
+        run: Run,
+        process: Process,
+        files: MemoryFiles,
+        trades: Trades,
+        on_heard: Callable[[RegistrationChanges], None] = lambda changes: None,
+    ) -> None:
+        """Start a life; ``on_heard`` gets the changes of triggers before the process has them."""
         self.run = run
+        self._on_heard = on_heard
         self.process = process
         self._trades = trades
         self._random = run.generator(f"triggers {run.loop.now_ns}")
@@ -133,6 +143,7 @@ class TriggerProcess:
                     after = changes.cursor
                     if changes.is_reset:
                         self.run.note(f"triggers: reset, {len(changes.changes)} triggers run")
+                    self._on_heard(changes)
                     self._runner.take(changes)
             await asyncio.sleep(self._random.uniform(0.1, 2.0))
 

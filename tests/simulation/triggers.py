@@ -30,6 +30,7 @@ from dexorder_common.rpc.trigger_messages import decode_event
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
+from dexorder_spark.cep.evaluator import RegistrationChanges
 from tests.simulation.loop import SECOND_NS, Process
 from tests.simulation.memory_files import MemoryFiles
 from tests.simulation.run import Run, silence
@@ -98,13 +99,23 @@ class TriggersRun:
 
     def _one_life(self, process: Process) -> None:
         try:
-            life = TriggerProcess(self.run, process, self.files, self.trades)
+            life = TriggerProcess(self.run, process, self.files, self.trades, self._is_heard)
             self.relay.follower = life
             life.main()
         except Killed:  # while it started
             process.is_alive = False
         self.files.on_step = lambda: None
         self.files.killed()
+
+    def _is_heard(self, changes: RegistrationChanges) -> None:
+        for each in changes.changes:
+            if each.trigger is not None and each.trigger.trigger_id in self.known:
+                known = self.known[each.trigger.trigger_id]
+                known.is_heard_of(resumed=bool(each.changed_ns and not each.is_paused))
+                if known.silent:
+                    self.run.note(
+                        f"triggers: hears of {each.trigger.trigger_id} {len(known.silent)} trades after a pause"
+                    )
 
     # ---- faults
 
@@ -251,13 +262,15 @@ class TriggersRun:
             elif known and self.changes and random.random() < 0.7:
                 await self._change(random.choice(known))
             else:
-                await self._register()
+                name = await self._register()
+                if self.changes and random.random() < 0.3:
+                    await self._pause_at_once(name)
             await self._look()
         while True:
             await asyncio.sleep(10.0)
             await self._look()
 
-    async def _register(self) -> None:
+    async def _register(self) -> str:
         name = f"t-{len(self.known)}"
         each = self.known[name] = Known(self.random.choice(TICKERS), self.random.choice(LEVELS))
         each.asked_at = len(self.traded)
@@ -271,6 +284,20 @@ class TriggersRun:
         each.registered = True
         each.running_at = len(self.traded)
         self.run.note(f"client: {name} is registered, above {1_000 * each.level} of {each.ticker}")
+        return name
+
+    async def _pause_at_once(self, name: str) -> None:
+        """Pause a new trigger and resume it, if need be before its process hears of it."""
+        for value, method, request in (
+            (True, "PauseTrigger", pb.PauseTriggerRequest(trigger_id=name)),
+            (False, "ResumeTrigger", pb.ResumeTriggerRequest(trigger_id=name)),
+        ):
+            change = self._asked(name, value)
+            self.known[name].pauses.append(change)
+            await self._until_answered(method, request)
+            change.answered_at = len(self.traded)
+            await asyncio.sleep(self.random.expovariate(1 / 8))
+        self.run.note(f"client: {name} was paused at once, and is resumed")
 
     async def _delete(self, name: str) -> None:
         self.known[name].deleted = True

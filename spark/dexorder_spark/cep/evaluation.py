@@ -23,7 +23,7 @@ from dexorder_common.model.triggers import EventKind
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
+from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, SkipPauses, Suspend
 
 REASON = "reason"
 MAX_EVENT_BYTES = 1 << 20
@@ -33,7 +33,10 @@ _NEVER = 10**9
 
 
 class Watcher(NamedTuple):
-    """Trigger of a registration: the series that it watches, when it was registered, and when it ends or None."""
+    """Trigger of a registration: the series that it watches, when it was registered, and when it ends or None.
+
+    ``silent_ns`` is the end of the last pause that it knows.
+    """
 
     trigger_id: str
     series: tuple[Series, ...]
@@ -41,6 +44,7 @@ class Watcher(NamedTuple):
     expires_ns: int | None
     is_paused: bool = False
     revision: int = 1
+    silent_ns: int = 0
 
 
 class Output(NamedTuple):
@@ -71,7 +75,7 @@ class Evaluation:
         """Return the triggers by their registrations."""
         return {
             each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()), each.at_ns)._replace(
-                is_paused=bool(each.withheld), revision=each.revision
+                is_paused=bool(each.withheld), revision=each.revision, silent_ns=each.silent_ns
             )
             for each in self._engine.registrations.values()
         }
@@ -94,6 +98,9 @@ class Evaluation:
                 return []
             case Resume():
                 return self._engine.resume(self._ids.get(each.registration, ""), each.ticker, each.at_ns)
+            case SkipPauses():
+                self._engine.skip_pauses(self._ids.get(each.registration, ""), each.ticker, each.pauses)
+                return []
             case Suspend():
                 return self._suspend(each)
             case Feed():
@@ -115,6 +122,7 @@ class Evaluation:
             tickers=each.tickers,
             revision=each.revision,
             is_paused=each.is_paused,
+            pauses=each.pauses,
         )
 
     def _edit(self, each: Edit) -> list[Outcome]:
@@ -211,7 +219,19 @@ def watcher(each: Register) -> Watcher:
     except InvalidSql:
         return Watcher(each.trigger_id, (), each.registered_ns, None, each.is_paused, each.revision)
     found = watcher_of(each.trigger_id, compiled, each.tickers, each.registered_ns)
-    return found._replace(revision=each.revision, is_paused=each.is_paused)
+    silent_ns = each.pauses[-1][1] if each.pauses else 0
+    return found._replace(revision=each.revision, is_paused=each.is_paused, silent_ns=silent_ns)
+
+
+def changed(known: Watcher, each: Pause | Resume | SkipPauses) -> Watcher:
+    """Return a watcher after a change of its pauses."""
+    match each:
+        case Pause():
+            return known._replace(is_paused=True)
+        case Resume():
+            return known._replace(is_paused=False, silent_ns=each.at_ns)
+        case SkipPauses():
+            return known._replace(silent_ns=each.pauses[-1][1])
 
 
 def edited(known: Watcher, each: Edit) -> Watcher:

@@ -19,8 +19,20 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.cep import shards
-from dexorder_spark.cep.evaluation import edited, watcher
-from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
+from dexorder_spark.cep.evaluation import changed, edited, watcher
+from dexorder_spark.cep.inputs import (
+    Edit,
+    Expire,
+    Feed,
+    Input,
+    Pause,
+    Pauses,
+    Register,
+    Remove,
+    Resume,
+    SkipPauses,
+    Suspend,
+)
 from dexorder_spark.cep.journal import JournalBatch, Snapshot, TopicPosition
 from dexorder_spark.cep.records import without_repeated
 
@@ -28,13 +40,17 @@ log = structlog.get_logger(__name__)
 
 
 class RegistrationChange(NamedTuple):
-    """Registration of a trigger, or its deletion if ``trigger`` is None; when it was last paused or resumed."""
+    """Registration of a trigger, or its deletion if ``trigger`` is None; when it was last paused or resumed.
+
+    ``pauses`` are those that have ended and that the process may not know.
+    """
 
     registration: int
     trigger: Register | None = None
     is_paused: bool = False
     changed_ns: int = 0
     registered_sequence: int = 0
+    pauses: Pauses = ()
 
 
 @dataclass(frozen=True)
@@ -115,12 +131,15 @@ class Evaluator:
             if each.registration not in self._watchers:
                 if not changes.is_reset and self._has_had(each):
                     continue  # it has ended, which the relay did not know yet when it was paused or resumed
-                self._add(replace(each.trigger, is_paused=each.is_paused))
+                self._add(replace(each.trigger, is_paused=each.is_paused, pauses=list(each.pauses)))
             number, trigger = each.registration, each.trigger
             was_paused = self._watchers[number].is_paused
             if was_paused and not each.is_paused:  # before an edit: rows since then were evaluated with the text before
                 for ticker in trigger.tickers:
                     self._take(Resume(number, ticker, each.changed_ns))
+            elif unknown := [[*pause] for pause in each.pauses if pause[1] > self._watchers[number].silent_ns]:
+                for ticker in trigger.tickers:
+                    self._take(SkipPauses(number, ticker, unknown))
             is_edited = changes.is_reset and trigger.revision > 1  # an older relay's file may have had another edit
             if self._watchers[number].revision != trigger.revision or is_edited:
                 self._take(Edit(number, trigger.revision, trigger.sql, trigger.parameters))
@@ -179,9 +198,8 @@ class Evaluator:
                 self._watchers[each.registration] = edited(self._watchers[each.registration], each)
             case Remove():
                 self._forget(each.registration)
-            case Pause() | Resume() if each.registration in self._watchers:
-                known = self._watchers[each.registration]
-                self._watchers[each.registration] = known._replace(is_paused=isinstance(each, Pause))
+            case Pause() | Resume() | SkipPauses() if each.registration in self._watchers:
+                self._watchers[each.registration] = changed(self._watchers[each.registration], each)
             case Feed() if each.series.dataset is TRADES and each.since_ns is not None:
                 without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
             case _:

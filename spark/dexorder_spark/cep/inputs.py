@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from dexorder_common.lake.market_rows import Row
 from dexorder_common.model.instrument import Series
 
+Pauses: TypeAlias = Sequence[Sequence[int]]
+
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A trigger starts, paused if it was paused before the process has learned of it."""
+    """A trigger starts, paused if it was paused before the process has learned of it.
+
+    Attributes:
+        pauses: Times in which it was paused before, oldest first, each with its start and its end.
+    """
 
     registration: int
     trigger_id: str
@@ -22,6 +28,7 @@ class Register:
     registered_ns: int
     revision: int = 1
     is_paused: bool = False
+    pauses: Pauses = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,15 @@ class Resume:
     registration: int
     ticker: str
     at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipPauses:
+    """A trigger does not fire on a ticker for rows that were settled in pauses that have ended."""
+
+    registration: int
+    ticker: str
+    pauses: Pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +113,8 @@ class Expire:
     now_ns: int
 
 
-Input: TypeAlias = Register | Edit | Remove | Pause | Resume | Suspend | Feed | Expire
-_KINDS: tuple[type[Input], ...] = (Register, Edit, Remove, Pause, Resume, Suspend, Feed, Expire)
+Input: TypeAlias = Register | Edit | Remove | Pause | Resume | SkipPauses | Suspend | Feed | Expire
+_KINDS: tuple[type[Input], ...] = (Register, Edit, Remove, Pause, Resume, SkipPauses, Suspend, Feed, Expire)
 
 
 def encode(inputs: Iterable[Input]) -> list[Any]:

@@ -149,4 +149,5 @@ def decode_change(change: pb.TriggerChange) -> RegistrationChange:
         change.paused,
         change.changed_ns,
         change.registered_sequence,
+        [[each.start_ns, each.end_ns] for each in change.pauses],
     )

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from dexorder_cep import EngineState
 from dexorder_spark.cep.evaluation import Evaluation, Output, Watcher
-from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, Suspend
+from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, SkipPauses, Suspend
 
 COMMAND = (sys.executable, "-P", "-m", "dexorder_spark.cep.shards")
 _STOP_SECONDS = 2.0
@@ -101,7 +101,7 @@ class Shards:
 def shards_of(each: Input, count: int) -> Collection[int]:
     """Return the processes that take an input."""
     match each:
-        case Feed() | Pause() | Resume():
+        case Feed() | Pause() | Resume() | SkipPauses():
             return [shard_of(each.ticker, count)]
         case Register():
             return sorted({shard_of(ticker, count) for ticker in each.tickers} or {0})

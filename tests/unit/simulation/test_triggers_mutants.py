@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder_cep.run import engine
 from dexorder_cep.run.delivery import Registration
 from dexorder_cep.run.stream_runs import TickerSeries
 from dexorder_spark.cep import catch_up
@@ -98,6 +99,11 @@ def a_pause_ends_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Registration, "is_silenced", lambda self, ticker, stamp_ns: ticker in self.withheld)
 
 
+def a_pause_before_the_registration_arrived_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a pause that ended before the process heard of the trigger fire."""
+    monkeypatch.setattr(engine, "skip", lambda registration, ticker, pauses: None)
+
+
 MUTANTS: Sequence[Patch] = (
     batch_is_not_synced,
     report_is_not_repeated_after_a_kill,
@@ -108,6 +114,7 @@ MUTANTS: Sequence[Patch] = (
     a_late_registration_is_deaf,
     time_of_trades_counts,
     a_pause_ends_with_the_batch,
+    a_pause_before_the_registration_arrived_is_unknown,
 )
 RUNS: Sequence[tuple[Callable[[int], object], int]] = [
     *((triggers.simulate, seed) for seed in SEEDS),

@@ -107,7 +107,8 @@ class Registration:
         delivered: By ticker, where something was sent.
         account: What it uses on all its tickers.
         withheld: By ticker on which it is paused, the newest outcomes with the times at which their rows were settled.
-        resumed_ns: By ticker, when the last pause ended; rows that were settled by then do not fire.
+        silent: By ticker, pauses that have ended, each with its start and end; rows that were settled in them do not
+            fire.
         revision: Number of the edit that has made it as it is; 1 before the first one.
     """
 
@@ -120,7 +121,7 @@ class Registration:
     delivered: dict[str, Delivered] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
     withheld: dict[str, list[tuple[int, Outcome]]] = field(default_factory=dict)
-    resumed_ns: dict[str, int] = field(default_factory=dict)
+    silent: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     revision: int = 1
 
     @property
@@ -147,11 +148,16 @@ class Registration:
 
     def has_been_paused(self, ticker: str) -> bool:
         """Tell whether it matters when rows were settled."""
-        return ticker in self.withheld or ticker in self.resumed_ns
+        return ticker in self.withheld or ticker in self.silent
 
     def is_silenced(self, ticker: str, stamp_ns: int) -> bool:
         """Tell whether what is settled at a time does not fire because of a pause; 0 stands for an unknown time."""
-        return ticker in self.withheld or 0 < stamp_ns <= self.resumed_ns.get(ticker, 0)
+        return ticker in self.withheld or any(start < stamp_ns <= end for start, end in self.silent.get(ticker, ()))
+
+    @property
+    def silent_ns(self) -> int:
+        """Return the end of the last pause that has ended; 0 if none has."""
+        return max((end for spans in self.silent.values() for _, end in spans), default=0)
 
     def wants(self, ticker: str) -> bool:
         """Tell whether the trigger is for a market."""

@@ -24,7 +24,7 @@ from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
 from dexorder_cep.run.delivery import Delivered, Heard, Outcome, Registration, Suspension, TriggerEnded, deliver
 from dexorder_cep.run.edits import change, replace_runs
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
-from dexorder_cep.run.pauses import decoded, encoded, released, withhold
+from dexorder_cep.run.pauses import decoded, encoded, released, skip, withhold
 from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
@@ -63,6 +63,7 @@ class Engine:
         *,
         revision: int = 1,
         is_paused: bool = False,
+        pauses: Sequence[Sequence[int]] = (),
     ) -> list[Outcome]:
         """Register a trigger; it examines the newest rows of its tickers.
 
@@ -77,6 +78,7 @@ class Engine:
             tickers: Markets; None or none for all.
             revision: Number of its edits so far, from 1.
             is_paused: Whether it starts with a pause on its tickers.
+            pauses: Start and end of each time in which it was paused before, oldest first.
         Returns:
             Firings for rows that were settled since then, and a suspension if the trigger fails on a row.
         """
@@ -87,6 +89,8 @@ class Engine:
             self._find(ticker, TRADES_PERIOD)  # from here on closed candles wait for their trades
         registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen, revision=revision)
         registration.withheld = {ticker: [] for ticker in chosen or () if is_paused}
+        for ticker in chosen or () if pauses else ():
+            skip(registration, ticker, pauses)
         self._registrations[trigger_id] = registration
         found: list[Outcome] = []
         for series in self._of(registration):
@@ -142,6 +146,11 @@ class Engine:
         if found and isinstance(found[-1], TriggerEnded):
             self.remove(trigger_id)
         return found
+
+    def skip_pauses(self, trigger_id: str, ticker: str, pauses: Iterable[Sequence[int]]) -> None:
+        """Take pauses of a trigger of which the engine learns after their end; `resume` ends one that it knows."""
+        if (registration := self._registrations.get(trigger_id)) is not None:
+            skip(registration, ticker, pauses)
 
     def feed_candles(self, ticker: str, period_seconds: int, rows: Iterable[Sequence[Any]]) -> list[Outcome]:
         """Take closed candles of a series.
@@ -468,7 +477,7 @@ class Engine:
             ]
             for each in self._registrations.values()
         ]
-        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any], dict[str, Any], dict[str, int]]] = {}
+        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = {}
         for series in self._series.values():
             tickers.setdefault(series.ticker, ({}, [], {}, {}, {}))[1].append(series.dump())
         for each in self._registrations.values():
@@ -478,8 +487,8 @@ class Engine:
                 tickers[ticker][2][each.trigger_id] = [heard.until_ns, sorted(heard.trade_ids)]
             for ticker, withheld in each.withheld.items():
                 tickers.setdefault(ticker, ({}, [], {}, {}, {}))[3][each.trigger_id] = encoded(withheld)
-            for ticker, resumed_ns in each.resumed_ns.items():
-                tickers.setdefault(ticker, ({}, [], {}, {}, {}))[4][each.trigger_id] = resumed_ns
+            for ticker, silent in each.silent.items():
+                tickers.setdefault(ticker, ({}, [], {}, {}, {}))[4][each.trigger_id] = list(map(list, silent))
         return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
 
     @classmethod
@@ -501,12 +510,13 @@ class Engine:
             engine._registrations[trigger_id] = registration
         for ticker, part in state.tickers.items():
             delivered, several, *more = from_json(part)
-            heard, paused, resumed = [*more, {}, {}, {}][:3]  # an earlier version has fewer of them
+            heard, paused, silent = [*more, {}, {}, {}][:3]  # an earlier version has fewer of them
             for trigger_id, values in heard.items():
                 until_ns, trade_ids = values if isinstance(values, list) else (values, ())  # of an earlier version
                 engine._registrations[trigger_id].heard[ticker] = Heard(until_ns, frozenset(trade_ids))
-            for trigger_id, resumed_ns in resumed.items():
-                engine._registrations[trigger_id].resumed_ns[ticker] = resumed_ns
+            for trigger_id, spans in silent.items():
+                spans = [[0, spans]] if isinstance(spans, int) else spans  # of an earlier version: the last one's end
+                engine._registrations[trigger_id].silent[ticker] = [(start, end) for start, end in spans]
             for trigger_id, values in paused.items():
                 registration = engine._registrations[trigger_id]
                 registration.withheld[ticker] = decoded(values, registration, ticker)

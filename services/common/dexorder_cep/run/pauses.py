@@ -7,7 +7,7 @@ also learn of it before it has the rows of the pause: they are not sent either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from dexorder_common.model.times import SECOND_NS
 
 WITHHELD_NS = 120 * SECOND_NS
 """Time for which outcomes are kept."""
+MAX_PAUSES = 16
+"""Pauses of a trigger on one ticker whose times are kept after their end."""
 MAX_WITHHELD = 100
 """Outcomes of a trigger on one ticker that are kept."""
 
@@ -45,7 +47,7 @@ def withhold(
 def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcome]:
     """End the pause on a ticker; return the outcomes whose rows were settled after a time."""
     found: list[Outcome] = []
-    registration.resumed_ns[ticker] = at_ns
+    registration.silent[ticker] = [(0, at_ns)]
     for stamp_ns, each in registration.withheld.pop(ticker, ()):
         if stamp_ns <= at_ns:
             continue
@@ -56,6 +58,13 @@ def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcom
             until_ns = each.time_ns + registration.compiled.parameters.cooldown_ns
             registration.delivered[ticker] = Delivered(until_ns, 0, each.context["kind"] != "resolved")
     return found
+
+
+def skip(registration: Registration, ticker: str, pauses: Iterable[Sequence[int]]) -> None:
+    """Let a trigger not fire for what was settled in pauses of which the engine learns after their end."""
+    spans = registration.silent.setdefault(ticker, [])
+    spans += [(start_ns, end_ns) for start_ns, end_ns in pauses]
+    del spans[:-MAX_PAUSES]
 
 
 def encoded(withheld: Iterable[tuple[int, Outcome]]) -> list[Any]:

@@ -16,7 +16,7 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.model.triggers import EventKind, Trigger
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS
 from dexorder_common.rpc import trigger_messages as messages
-from dexorder_common.rpc.common_messages import decode_cursor, encode_cursor, encode_start
+from dexorder_common.rpc.common_messages import decode_cursor, encode_cursor, encode_ranges, encode_start
 from dexorder_common.rpc.identity import Role, current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
@@ -249,4 +249,5 @@ def _encode_change(change: store.TriggerChange) -> ppb.TriggerChange:
         changed_ns=change.changed_ns,
         registered_sequence=change.registered_sequence,
         revision=change.revision,
+        pauses=encode_ranges(change.pauses),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dexorder_cep import periods_read
 from dexorder_common.model.datasets import CANDLES, realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.realtime import RealtimeParams
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.triggers import RegisteredTrigger, Trigger, TriggerEdit, TriggerState
 from dexorder_common.model.user_events import MAX_CHANNELS, id_problem
 from dexorder_relay.state.request import check_id, check_ticker
@@ -17,7 +18,25 @@ MAX_TRIGGER_ID = 128
 MAX_TICKERS = 1_000
 MAX_SQL_BYTES = 16 * 1024
 MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 1_000
+MAX_PAUSES = 8
+"""Pauses that have ended and that the pipeline does not have yet; the oldest two become one, in which nothing fires."""
 _NEEDED = (TriggerState.WAITING, TriggerState.RUNNING, TriggerState.PAUSED)
+
+
+def pauses_after(known: Sequence[TimeRange], now_ns: int, *, began_ns: int | None, is_taken: bool) -> list[TimeRange]:
+    """Return the pauses of a trigger that have ended, of which the pipeline must learn, after it was paused or resumed.
+
+    Args:
+        known: Those before.
+        began_ns: Start of the pause that ends now; None if one begins.
+        is_taken: Whether the pipeline has the trigger as it was before.
+    """
+    if began_ns is None:
+        return [] if is_taken else [*known]
+    pauses = [*known, TimeRange(began_ns, max(began_ns, now_ns))]
+    if len(pauses) > MAX_PAUSES:
+        pauses[:2] = [TimeRange(pauses[0].start_ns, pauses[1].end_ns)]
+    return pauses
 
 
 def check(trigger: Trigger, venues: Collection[str]) -> None:

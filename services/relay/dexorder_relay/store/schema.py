@@ -123,7 +123,10 @@ ALTER TABLE triggers ADD COLUMN revision INTEGER NOT NULL DEFAULT 1;
 _VERSION_6 = """
 ALTER TABLE realtime_positions ADD COLUMN compared_ns INTEGER NOT NULL DEFAULT 0;
 """
-STEPS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
+_VERSION_7 = """
+ALTER TABLE triggers ADD COLUMN pauses TEXT NOT NULL DEFAULT '[]';
+"""
+STEPS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7)
 """Steps that bring a file from each version to the next. A released step is never edited."""
 LAST_NUMBER, COVERAGE_READ, GENERATION = "dispatch", "coverage_read_ns", "generation"
 """Names in ``meta``: the last number of a dispatch, the time at which coverage was last read from its table, and the

@@ -7,13 +7,16 @@ several of the pipeline's reports bring it.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from dexorder_common.model.cursor import Cursor, StreamStart
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
+from dexorder_relay.state import triggers as rules
 from dexorder_relay.store.logs import Log, epoch_of, note_forgotten, start_of
 from dexorder_relay.store.rows import Columns, Row, Statement, insert, select, update, upsert
 
@@ -35,6 +38,7 @@ class TriggerChange(NamedTuple):
     changed_ns: int = 0
     registered_sequence: int = 0
     revision: int = 1
+    pauses: tuple[TimeRange, ...] = ()
 
 
 class TriggerChanges(NamedTuple):
@@ -179,13 +183,25 @@ def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> Registere
 
 
 def pause(connection: Connection, trigger_id: str, *, paused: bool, now_ns: int) -> RegisteredTrigger | None:
-    """Store that the trigger that has an id now is paused or runs. Return it as it was; None for an unused id."""
+    """Store that the trigger that has an id now is paused or runs. Return it as it was; None for an unused id.
+
+    Pauses that have ended are kept until the pipeline has them: it may read the rows of a pause after its end.
+    """
     known = find(connection, trigger_id)
     state = TriggerState.PAUSED if paused else TriggerState.RUNNING
     other = [TriggerState.RUNNING, TriggerState.WAITING] if paused else [TriggerState.PAUSED]
-    if known is not None and known.state in other:
-        change = {"state": state, "changed_ns": now_ns, "change": _next_change(connection)}
-        _run(connection, update("triggers", change, registration=known.registration))
+    if known is None or known.state not in other:
+        return known
+    row = next(select(connection, "SELECT * FROM triggers WHERE registration = ?", known.registration))
+    pauses = rules.pauses_after(
+        _read_pauses(row),
+        now_ns,
+        began_ns=None if paused else row["changed_ns"],
+        is_taken=row["change"] <= _meta(connection, _APPLIED),
+    )
+    change: dict[str, object] = {"state": state, "changed_ns": now_ns, "change": _next_change(connection)}
+    change["pauses"] = json.dumps([[each.start_ns, each.end_ns] for each in pauses])
+    _run(connection, update("triggers", change, registration=known.registration))
     return known
 
 
@@ -231,7 +247,12 @@ def _read_change(row: Row) -> TriggerChange:
         row["changed_ns"],
         row["registered_sequence"],
         row["revision"],
+        tuple(_read_pauses(row)),
     )
+
+
+def _read_pauses(row: Row) -> list[TimeRange]:
+    return [TimeRange(*each) for each in json.loads(row["pauses"])]
 
 
 def report(

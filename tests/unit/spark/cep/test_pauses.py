@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_spark.cep.evaluator import Evaluator, RegistrationChange, RegistrationChanges
-from dexorder_spark.cep.inputs import Pause, Register, Resume
+from dexorder_spark.cep.inputs import Pause, Register, Resume, SkipPauses
 from dexorder_spark.cep.journal import JournalBatch, Snapshot
 from dexorder_spark.cep.shards import shard_of, shards_of
 
@@ -23,7 +27,8 @@ def change(
     parameters = {"fire": fire, "initial": "fire"}
     trigger = Register(number, f"t{number}", "close > 1", parameters, TICKERS, registered_ns)
     paused, changed_ns = bool(state.get("paused")), int(str(state.get("changed_ns", 0)))
-    each = RegistrationChange(number, trigger, paused, changed_ns, registered)
+    pauses: Any = state.get("pauses", ())
+    each = RegistrationChange(number, trigger, paused, changed_ns, registered, pauses)
     return RegistrationChanges([each], Cursor("epoch", sequence), is_reset=bool(state.get("reset")))
 
 
@@ -92,7 +97,52 @@ def test_a_trigger_that_has_ended_is_not_started_again_by_a_pause_that_crossed_i
     assert live(evaluator) == ["t1"], "the relay's list is all there is"
 
 
+def settled(n: int) -> int:
+    """Return a time just before candle ``n`` is settled."""
+    return (n + 1) * MINUTE_NS
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_rows_of_pauses_that_the_process_learns_of_after_their_end_do_not_fire(is_known: bool) -> None:
+    evaluator = Evaluator()
+    start = evaluator.snapshot()
+    batches: list[JournalBatch] = []
+    if is_known:
+        evaluator.apply(change(1))
+        batches.append(evaluator.finish({}))
+    # paused and resumed twice: candles 1, 2 and 4 were settled in the pauses, and are evaluated behind them
+    pauses = [[settled(1), settled(3)], [settled(4), settled(5)]]
+    evaluator.apply(change(6, changed_ns=settled(5), pauses=pauses))
+    for n in range(4):
+        candles(evaluator, n)
+    batches.append(evaluator.finish({}))
+    evaluator.apply(change(7, changed_ns=settled(5), pauses=pauses))
+    assert not evaluator.has_inputs, "it knows them"
+    evaluator = Evaluator(Snapshot.decode(evaluator.snapshot().encode()))
+    evaluator.apply(change(8, changed_ns=settled(5), pauses=pauses))
+    assert not evaluator.has_inputs, "its state has them"
+    for n in range(4, 7):
+        candles(evaluator, n)
+    batches.append(evaluator.finish({}))
+    found = [n - 1 for batch in batches for ticker, n in fired(batch) if ticker == TICKERS[0]]
+    assert found == [0, 3, 5, 6]
+    repeated = Evaluator(start)
+    repeated.repeat(stored := [JournalBatch.decode(each.encode()) for each in batches])
+    assert stored == batches
+    assert repeated.snapshot().encode() == evaluator.snapshot().encode()
+
+
+def test_a_pause_that_the_process_knew_ends_with_the_last_resumption() -> None:
+    evaluator = Evaluator()
+    evaluator.apply(change(1))
+    evaluator.apply(change(2, paused=True, changed_ns=settled(0)))
+    evaluator.apply(change(5, changed_ns=settled(3), pauses=[[settled(0), settled(1)], [settled(2), settled(3)]]))
+    for n in range(4):
+        candles(evaluator, n)
+    assert [n - 1 for ticker, n in fired(evaluator.finish({})) if ticker == TICKERS[0]] == [3]
+
+
 def test_a_pause_goes_to_the_process_that_has_the_ticker() -> None:
     for ticker in TICKERS:
-        for each in (Pause(1, ticker), Resume(1, ticker, 5)):
+        for each in (Pause(1, ticker), Resume(1, ticker, 5), SkipPauses(1, ticker, [[1, 2]])):
             assert [*shards_of(each, 3)] == [shard_of(ticker, 3)]

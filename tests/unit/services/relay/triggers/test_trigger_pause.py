@@ -57,6 +57,32 @@ async def test_a_pause_is_on_disk_and_one_change_for_the_pipeline(tmp_path: Path
         assert (await register(s, "t")).status == 1, "it is the same trigger"
 
 
+async def test_pauses_are_told_to_the_pipeline_until_it_has_them(tmp_path: Path) -> None:
+    async def told(s: Any) -> list[tuple[int, int]]:
+        (change,) = (await changes(s)).changes
+        return [(each.start_ns, each.end_ns) for each in change.pauses]
+
+    async with suite(tmp_path) as s:
+        await register(s, "t")
+        for _ in range(2):
+            await pause(s.relay, "t")
+            await resume(s.relay, "t")
+        first, second = await told(s)
+        assert 0 < first[0] <= first[1] <= second[0] <= second[1]
+    async with suite(tmp_path) as s:
+        assert await told(s) == [first, second]
+        for _ in range(7):
+            await pause(s.relay, "t")
+            await resume(s.relay, "t")
+        found = await told(s)
+        assert len(found) == 8 and found[0] == (first[0], second[1]), "the oldest two are one"
+        await report(s, [], applied=(await changes(s)).cursor)
+        await pause(s.relay, "t")
+        assert await told(s) == [], "it has those"
+        await resume(s.relay, "t")
+        assert len(await told(s)) == 1
+
+
 async def test_a_trigger_that_has_ended_is_neither_paused_nor_resumed(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await register(s, "t")

@@ -443,6 +443,7 @@ class TriggerChange(_message.Message):
     CHANGED_NS_FIELD_NUMBER: _builtins.int
     REGISTERED_SEQUENCE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    PAUSES_FIELD_NUMBER: _builtins.int
     registration: _builtins.int
     """Number of the registration."""
     registered_ns: _builtins.int
@@ -459,6 +460,10 @@ class TriggerChange(_message.Message):
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
         """The trigger; absent if the registration is deleted."""
 
+    @_builtins.property
+    def pauses(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
+        """Pauses that have ended and that the pipeline may not know, oldest first: rows that were settled in them do not fire."""
+
     def __init__(
         self,
         *,
@@ -469,10 +474,11 @@ class TriggerChange(_message.Message):
         changed_ns: _builtins.int = ...,
         registered_sequence: _builtins.int = ...,
         revision: _builtins.int = ...,
+        pauses: _abc.Iterable[_common_pb2.TimeRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "paused", b"paused", "registered_ns", b"registered_ns", "registered_sequence", b"registered_sequence", "registration", b"registration", "revision", b"revision", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "paused", b"paused", "pauses", b"pauses", "registered_ns", b"registered_ns", "registered_sequence", b"registered_sequence", "registration", b"registration", "revision", b"revision", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
