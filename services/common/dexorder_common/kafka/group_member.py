@@ -272,7 +272,9 @@ class GroupMember:
             if messages:
                 records: Any = [(message.offset(), message) for message in messages]
                 first_epoch, epoch = (_known(message.leader_epoch()) for message in (messages[0], messages[-1]))
-                forward = reading.queue.fetched(partition, records, epoch=epoch, first_epoch=first_epoch)
+                forward = reading.queue.fetched(
+                    partition, records, epoch=epoch, first_epoch=first_epoch, stamp_of=_stamp
+                )
                 reading.wake()
             if end is not None:
                 forward &= reading.queue.log_end(partition, end)
@@ -367,6 +369,11 @@ class GroupMember:
 def _is_commit(offset: int) -> bool:
     """Return whether a group has a commit: ``BEGINNING``, which other programs commit, is none and starts there."""
     return offset >= 0 or offset == BEGINNING
+
+
+def _stamp(message: Message) -> tuple[object, ...]:
+    """Return what distinguishes a record from another one that a different log has at its offset."""
+    return message.timestamp(), message.leader_epoch(), message.key(), len(message)
 
 
 def _known(epoch: int | None) -> int:

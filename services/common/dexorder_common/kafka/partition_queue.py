@@ -16,7 +16,7 @@ away      read elsewhere; acks are kept   `assign`: the acks count unless the gr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -102,6 +102,10 @@ class PartitionQueue(Generic[T]):
         self._read_at: int | None = None
         # Where the consumer is to continue; None if it is there.
         self._position: int | None = None
+        # By offset, what identifies the first two and the last of the records that came together last.
+        self._stamps: dict[int, object] = {}
+        # End of what has been read again of them; None if the consumer does not read them again.
+        self._again_at: int | None = None
         # Kafka's commit, as far as we know; our last one, which Kafka may have.
         self._committed: Commit | None = None
         self._sent: Commit | None = None
@@ -213,7 +217,14 @@ class PartitionQueue(Generic[T]):
         """Return whether the consumer's records are ours: the consumer is where it should be."""
         return self.assigned and self._position is None
 
-    def fetched(self, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
+    def fetched(
+        self,
+        records: list[tuple[int, T]],
+        *,
+        epoch: int = -1,
+        first_epoch: int = -1,
+        stamp_of: Callable[[T], object] | None = None,
+    ) -> bool:
         """Add records in the order of the log; return False if it went back.
 
         It has gone back if a record is below our position, since the consumer continues at the log's start when
@@ -221,25 +232,39 @@ class PartitionQueue(Generic[T]):
         the first position is of a later one: it was written after others at these offsets. librdkafka compares a log
         only while its consumer does not know the current epoch.
 
+        Records may be read again without that, and are passed: librdkafka counts the records of a call as consumed when
+        the call returns, and continues at the place before them if a rebalance has interrupted the fetching in the
+        call, also one for another topic.
+
         Args:
             epoch: Epoch of the last record.
             first_epoch: Epoch of the first record.
+            stamp_of: Returns what distinguishes a record from another one at its offset; without it, no record counts
+                as read again.
         """
         if not self._reads:
             return True
-        compared_at, self._compared_at = self._compared_at, None
+        given, compared_at, self._compared_at = records, self._compared_at, None
         if compared_at == records[0][0]:
             if first_epoch > self.epoch:
                 self.go_back()
                 return False
-            records, self._read_at = records[1:], compared_at + 1
+            self._read_at = compared_at + 1
+            records = records[1:]
             if not records:
+                self._note(given, stamp_of)
                 return True
         first, end = records[0][0], records[-1][0] + 1
         if 0 <= epoch < self.epoch and first >= self._epoch_end:
             self.go_back()
             return False
         back = self._read_at is not None and first < self._read_at
+        if back and stamp_of is not None and self._are_again(records, stamp_of):
+            self._again_at = end
+            records = [each for each in records if each[0] >= (self._read_at or 0)]
+            if not records:
+                return True
+            back, first = False, records[0][0]
         if back:
             self.go_back()
             self._position = None  # the consumer is at the start
@@ -247,8 +272,21 @@ class PartitionQueue(Generic[T]):
             self.epoch = epoch
             self._epoch_end = end
         self._pass_acked(self._begun(first), records)
-        self._read_at = end
+        self._read_at, self._again_at = end, None
+        self._note(given, stamp_of)
         return not back
+
+    def _note(self, records: list[tuple[int, T]], stamp_of: Callable[[T], object] | None) -> None:
+        """Remember records that came together; they may be read again from the first or, after a poll, the second."""
+        if stamp_of is not None:
+            self._stamps = {offset: stamp_of(record) for offset, record in (*records[:2], records[-1])}
+
+    def _are_again(self, records: list[tuple[int, T]], stamp_of: Callable[[T], object]) -> bool:
+        """Return whether records are those that came together last, or follow the ones that were read again of them."""
+        first = records[0][0]
+        if first not in self._stamps and (self._again_at is None or first < self._again_at):
+            return False
+        return all(self._stamps[offset] == stamp_of(record) for offset, record in records if offset in self._stamps)
 
     def log_end(self, end: int) -> bool:
         """Note that all records before the log's end were read; return False if the log went back."""
@@ -287,6 +325,7 @@ class PartitionQueue(Generic[T]):
         self._fetched.clear()
         self.length_bytes = 0
         self._ended = False
+        self._stamps, self._again_at = {}, None
 
     def position(self) -> int | None:
         """Return where the consumer is to continue; None if it is there. Then call `repositioned`."""

@@ -7,7 +7,7 @@ adds records, callers take them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic
 
 from dexorder_common.kafka.ack_tracker import AckTracker
@@ -77,9 +77,17 @@ class TopicQueue(Generic[T]):
 
     # ---- records from the consumer
 
-    def fetched(self, partition: int, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
+    def fetched(
+        self,
+        partition: int,
+        records: list[tuple[int, T]],
+        *,
+        epoch: int = -1,
+        first_epoch: int = -1,
+        stamp_of: Callable[[T], object] | None = None,
+    ) -> bool:
         """Add records in the order of the log; return False if it went back: see `PartitionQueue.fetched`."""
-        forward = self._part(partition).fetched(records, epoch=epoch, first_epoch=first_epoch)
+        forward = self._part(partition).fetched(records, epoch=epoch, first_epoch=first_epoch, stamp_of=stamp_of)
         self.gone_back += not forward
         return forward
 

@@ -420,6 +420,54 @@ def test_record_below_the_position_means_that_the_log_went_back() -> None:
     assert of.commits() == {0: (1, "")}
 
 
+def together(into: TopicQueue[str], *records: str) -> bool:
+    """Give records of partition 0 as Kafka's client does: their stamps are the letters before their offsets."""
+    given = [(int(each.strip("abc")), f"0:{each.strip('abc')}") for each in records]
+    letters = {f"0:{each.strip('abc')}": each[0] for each in records}
+    return into.fetched(0, given, epoch=3, first_epoch=3, stamp_of=letters.__getitem__)
+
+
+def test_records_of_a_call_that_are_read_again_after_a_rebalance_are_passed() -> None:
+    """librdkafka pauses a partition for a rebalance at the place of before the call that returns its records."""
+    of: TopicQueue[str] = TopicQueue(READ_AGAIN)
+    of.assign(0, None, new_group=True)
+    assert together(of, "a0")
+    assert take(of) == ["0:0"] and of.ack(0, 0)
+    assert together(of, "a0", "a1", "a2")
+    assert take(of) == ["0:1", "0:2"]
+    assert together(of, "a1", "a2"), "behind the record that was polled for itself; then in two pieces, and then more"
+    assert together(of, "a3", "a4", "a5", "a6")
+    assert together(of, "a4") and together(of, "a5")
+    assert together(of, "a6", "a7")
+    assert take(of) == [f"0:{n}" for n in range(3, 8)]
+    assert (of.gone_back, of.positions(), of.commits()) == (0, {}, {0: (1, "")})
+
+
+def test_the_record_that_was_compared_may_be_read_again_too() -> None:
+    of: TopicQueue[str] = TopicQueue(READ_AGAIN)
+    of.assign(0, (5, ""), new_group=False, epoch=3)
+    assert together(of, "a4") and together(of, "a4", "a5")
+    assert together(of, "a5", "a6")
+    assert take(of) == ["0:5", "0:6"] and of.gone_back == 0
+
+
+@pytest.mark.parametrize("other", [("b3",), ("a3", "a4", "b6"), ("a0", "a1"), ("a2", "a3", "a4")])
+def test_other_records_than_those_of_the_last_call_mean_that_the_log_went_back(other: tuple[str, ...]) -> None:
+    of: TopicQueue[str] = TopicQueue(READ_AGAIN)
+    of.assign(0, None, new_group=True)
+    assert together(of, "a0", "a1", "a2") and together(of, "a3", "a4", "a5", "a6")
+    assert not together(of, *other)
+    assert of.gone_back == 1
+
+
+def test_a_log_that_ends_while_its_records_are_read_again_went_back() -> None:
+    of: TopicQueue[str] = TopicQueue(READ_AGAIN)
+    of.assign(0, None, new_group=True)
+    assert together(of, "a0", "a1", "a2", "a3") and together(of, "a0", "a1")
+    assert not of.log_end(0, 2)
+    assert of.positions() == {0: BEGINNING}
+
+
 def test_end_of_log_below_the_position_means_that_the_log_went_back() -> None:
     of = at_500()
     assert not of.log_end(0, 0)
