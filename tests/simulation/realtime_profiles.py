@@ -167,6 +167,14 @@ RESTARTED = RealtimeProfile(
     FaultProfile((K.RESTARTED, K.CUT), count=3, seconds=(0.5, 20.0)),
 )
 RESTARTED_KILLED = replace(RESTARTED, name="numbers that begin again, and kills", kills=3)
+RESTARTED_BEHIND = replace(
+    RESTARTED,
+    name="numbers that begin again, a REST that is behind then, and kills",
+    faults=FaultProfile(
+        outages=2, outage_kinds=(K.RESTARTED,), seconds=(0.5, 20.0), rest_fails=0.9, rest_kinds=(K.BEHIND, K.CACHED)
+    ),
+    kills=2,
+)
 DELISTED = RealtimeProfile(
     "a market that is delisted, and kills",
     FaultProfile(outages=1, outage_kinds=(K.DELISTED,), seconds=(60.0, 300.0)),
@@ -205,6 +213,8 @@ MENDED = (
     REVISED,
     UNNUMBERED_CORRECTED,
     RESTARTED,
+    RESTARTED_KILLED,
+    RESTARTED_BEHIND,
     DELISTED,
     UNNUMBERED_DELISTED,
     PRODUCT,

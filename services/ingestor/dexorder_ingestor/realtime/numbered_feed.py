@@ -42,6 +42,8 @@ _HOLES = 3
 """Answers without the last known trade after which numbers may have begun again."""
 _SEAM_NS = 10 * SECOND_NS
 """Shortest time between two searches for that."""
+_NEAR = 20_000
+"""Numbers that a market may use up in this time."""
 
 
 class NumberedFeed:
@@ -144,10 +146,13 @@ class NumberedFeed:
         """Add trades of a message; return the trades that can be released."""
         self._socket.heard(now_ns=now_ns)
         next_number = self._sequence.next_number or 0
-        self.alone += [trade for trade in trades if trade.number >= next_number]
+        ahead = [trade for trade in trades if trade.number >= next_number]
+        self.alone += ahead
         if self._anchor is None and self._sequence.next_number is None:
             self._search()  # no trade of the market was known; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
+        if len(ahead) < len(trades) and self._anchor is None and self._seam is None:
+            self._suspect(self._strange(trades), now_ns)
         if self._anchor is not None or self._seam is not None:
             self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
             self._quiet.heard(now_ns=now_ns, is_news=False)
@@ -158,8 +163,8 @@ class NumberedFeed:
             self._heard_number, self._heard_number_ns = number, now_ns
         is_newest = self._link is not None and number >= self._link and self._sequence.gap is None
         self._quiet.heard(now_ns=now_ns, is_news=is_newest)
-        if self._sequence.below:
-            self._sort_out(self._sequence.below, now_ns)
+        if self._sequence.below and len(self.gaps):
+            self.late += self._close_gaps(self._sequence.below)
             self.alone += self.late
         self._set_due(now_ns)
         return released
@@ -246,13 +251,15 @@ class NumberedFeed:
             return self._add_to_seam(self._seam, answer, now_ns)
         if self._side is not None:
             return self._add_to_gap(self._side, answer, now_ns)
+        if self._suspect(self._strange(answer.trades), now_ns):  # new numbers may go on just behind the last known one
+            return []
         has_link = self._check(answer.trades, now_ns)
         if self._sequence.next_number is None and answer.trades:
             self._search()
             self.due_ns = now_ns
             return []
         released = self._add(answer.trades)
-        self._sort_out(self._sequence.below, now_ns)
+        self.late += self._close_gaps(self._sequence.below)
         gap = self._sequence.gap
         if released and answer.full:
             self.due_ns = now_ns
@@ -314,11 +321,23 @@ class NumberedFeed:
             return False
         return any(trade.number <= recorded and trade.time_ns > last.time_ns for trade in trades)
 
-    def _suspect_seam(self, now_ns: int) -> None:
-        """Search for a place where numbers start again, unless that was done lately."""
-        if self._link is not None and now_ns >= self._next_seam_ns:
+    def _suspect(self, strange: Sequence[Trade], now_ns: int) -> bool:
+        """Search for a place where numbers start again if trades seem to be behind it; return whether a search runs."""
+        if not strange or self._link is None:
+            return False
+        self._quiet.broken(now_ns=now_ns)
+        is_near = any(self._link - trade.number < _NEAR for trade in strange)
+        self._suspect_seam(now_ns, until_ns=max(trade.time_ns for trade in strange), is_near=is_near)
+        return self._seam is not None
+
+    def _suspect_seam(self, now_ns: int, *, until_ns: int = 0, is_near: bool = False) -> None:
+        """Start the search, unless that was done lately.
+
+        New numbers that may soon reach the last known one can't wait: they would be taken for its successors.
+        """
+        if self._link is not None and (is_near or now_ns >= self._next_seam_ns):
             self._next_seam_ns = now_ns + _SEAM_NS
-            self._seam = Seam(self._link, self._last.time_ns if self._last else self._begin_ns)
+            self._seam = Seam(self._link, self._last.time_ns if self._last else self._begin_ns, until_ns=until_ns)
             self.ask(now_ns)
 
     def _add_to_seam(self, found: Seam, answer: TradeAnswer, now_ns: int) -> list[Trade]:
@@ -327,27 +346,43 @@ class NumberedFeed:
         The first message after it starts the search again, if it has missed a place where numbers have started again.
         """
         found.add(answer.trades, full=answer.full)
-        self.due_ns = now_ns + (0 if found.is_over else _RETRY_NS)
+        self.due_ns = now_ns + (0 if found.is_over else min(_RETRY_NS << found.behind, _LONGEST_RETRY_NS))
         if not found.is_over:
             return []
         self._seam = None
         kept, self._kept = self._kept, []
         if found.first is None or self._link is None:
-            released = self._add(kept)
-            self._sort_out(self._sequence.below, now_ns)
+            strange = set(self._strange(kept))
+            released = self._add([trade for trade in kept if trade not in strange])
+            self.late += self._close_gaps(self._sequence.below)
             return released
+        self._begin_again(found, found.first, kept, answer.clock_ns, now_ns)
+        return []
+
+    def _begin_again(self, found: Seam, first: Trade, kept: Sequence[Trade], clock_ns: int, now_ns: int) -> None:
+        """Go on behind the place where numbers start again; search at once if they do so a second time."""
+        assert self._link is not None
         known_ns = self._last.time_ns if self._last else self._begin_ns
-        for gap in seam(self._link, known_ns, found.first, answer.clock_ns):
+        for gap in seam(self._link, known_ns, first, clock_ns):
             self.gaps.open(gap)
-        found.tail = [*found.tail, *self.gaps.close(self._sequence.waiting)]
+        old = [trade for trade in kept if trade.time_ns < first.time_ns]
+        found.tail = [*found.tail, *self.gaps.close([*self._sequence.waiting, *old])]
         self.gaps.close(found.tail)
-        self._sequence = NumberedTrades(found.first.number, self._sequence.settled_ns)
+        self._sequence = NumberedTrades(first.number, self._sequence.settled_ns)
         self._known.clear()
         self._link = self._last = self._recorded = None
-        self._heard_number, self._holes = -1, 0
-        found.fresh = [*self._add(found.fresh), *self._add(kept)]
+        self._heard_number, self._holes, self._next_seam_ns = -1, 0, now_ns
+        found.fresh = self._add(found.fresh)
         self.seam = found
-        return []
+        new = [trade for trade in kept if trade.time_ns >= first.time_ns]
+        if found.is_cut:
+            self._suspect_seam(now_ns)
+        else:
+            self._suspect(self._strange(new), now_ns)
+        if self._seam is not None:
+            self._kept = new
+        else:
+            found.fresh += self._add(new)
 
     def _add_to_gap(self, asked: OpenGap, answer: TradeAnswer, now_ns: int) -> list[Trade]:
         self._side = None
@@ -377,22 +412,17 @@ class NumberedFeed:
         if self._sequence.gap is None:
             self._gap_ns = None
 
-    def _sort_out(self, below: Sequence[Trade], now_ns: int) -> None:
-        """Sort trades with numbers behind the feed: late ones, copies, and trades after a restart of the numbers."""
-        if len(self.gaps):
-            late = self._close_gaps(below)
-            self.late += late
-            below = [trade for trade in below if trade not in late]
+    def _strange(self, trades: Sequence[Trade]) -> list[Trade]:
+        """Return trades whose numbers are behind the feed though their times are not: numbers have started again."""
         last = self._last
-        if last is not None and any(self._is_strange(trade, last) for trade in below):
-            self._quiet.broken(now_ns=now_ns)
-            self._suspect_seam(now_ns)
-            if self._seam is not None:
-                self._kept += [trade for trade in below if self._is_strange(trade, last)]
+        if last is None:
+            return []
+        return [trade for trade in trades if trade.number <= last.number and self._is_strange(trade, last)]
 
     def _is_strange(self, trade: Trade, last: Trade) -> bool:
         known = self._known.get(trade.number)
-        return trade.time_ns > last.time_ns and (known is None or trade.time_ns > known.time_ns + SECOND_NS)
+        is_later = trade.time_ns > last.time_ns and (known is None or trade.time_ns > known.time_ns + SECOND_NS)
+        return is_later and not self.gaps.has(trade)
 
     def _close_gaps(self, trades: Sequence[Trade]) -> list[Trade]:
         """Return trades of open gaps, unless they are known otherwise."""

@@ -45,7 +45,8 @@ class TradeBatches:
         """Start the first span at ``start_ns``, ``silent_ns`` after the last record before it."""
         self.tick_ns = MAX_BATCH_NS
         """Time between two ticks, as `tick_of` has it for the process."""
-        self._end_ns = start_ns
+        self.end_ns = start_ns
+        """End of the last span."""
         self._trades: list[Trade] = []
         self.lowest: int | None = None
         """Lowest number of the trades that are in no record yet."""
@@ -70,7 +71,7 @@ class TradeBatches:
 
     def skip(self, end_ns: int) -> None:
         """Let the next span start at ``end_ns``, because the trades before it are lost."""
-        self._end_ns = max(self._end_ns, end_ns)
+        self.end_ns = max(self.end_ns, end_ns)
 
     def due_ns(self, settled_ns: int) -> int:
         """Return the time of the next record, unless trades come; far away while all trades are recorded."""
@@ -78,7 +79,7 @@ class TradeBatches:
             return self._first_ns
         if self._trades:
             return self._tick_ns()
-        return self._last_settled_ns + HEARTBEAT_NS if settled_ns > self._end_ns else NEVER_NS
+        return self._last_settled_ns + HEARTBEAT_NS if settled_ns > self.end_ns else NEVER_NS
 
     def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[TradeBatch]:
         """Return the records that are due; all that there is to record, if ``flush``.
@@ -91,7 +92,7 @@ class TradeBatches:
         count = full + (1 if rest and is_rest_due else 0)
         found = self._next(count, settled_ns)
         is_quiet_due = not found and now_ns >= self.due_ns(settled_ns)
-        if settled_ns > self._end_ns and not self._trades and (flush or is_quiet_due):
+        if settled_ns > self.end_ns and not self._trades and (flush or is_quiet_due):
             found.append(TradeBatch(self._next_span(settled_ns), ()))
         if found:
             self._first_ns = now_ns
@@ -117,8 +118,8 @@ class TradeBatches:
         ]
 
     def _next_span(self, end_ns: int) -> TimeRange:
-        span = TimeRange(self._end_ns, max(self._end_ns, end_ns))
-        self._end_ns = span.end_ns
+        span = TimeRange(self.end_ns, max(self.end_ns, end_ns))
+        self.end_ns = span.end_ns
         return span
 
 

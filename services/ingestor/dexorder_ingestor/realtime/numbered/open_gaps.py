@@ -96,6 +96,10 @@ class OpenGaps:
             self._gaps[place : place + 1] = _without(gap, trade)
         return found
 
+    def has(self, trade: Trade) -> bool:
+        """Return whether a trade closes a part of a gap."""
+        return any(each.has(trade) for each in self._gaps)
+
     def due(self, exchange_ns: int) -> OpenGap | None:
         """Return a gap that is due for a query; None without one."""
         return next((each for each in self._gaps if each.due_ns <= exchange_ns), None)

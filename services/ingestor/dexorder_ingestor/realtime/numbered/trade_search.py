@@ -10,6 +10,8 @@ from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade, TradeQuery, Tr
 _FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH, _LOOKBACKS = 2 * SECOND_NS, 32, 6
 _ANSWERS = 3
 _NEWEST_ANSWERS = 2
+_BEHIND_ANSWERS = 8
+"""Answers, some 80 s, for which REST may be behind the trade that is suspected."""
 
 
 class Anchor:
@@ -70,23 +72,34 @@ class Anchor:
 class Seam:
     """Queries for the place where numbers start again: `next_query`, then `add`, until `is_over`.
 
-    The newest trades have lower numbers than the last known one, in two answers; the trades since that one show where.
+    Two answers with the newest trades have lower numbers than the last known one, and the trades since that one show
+    where. Numbers may start again a second time, a few trades later: the newest trade then has a higher number, and
+    only those before it show the place. An answer without a trade as late as the suspected one says nothing, because
+    REST may be behind the socket.
 
     Attributes:
         is_over: The search is over.
         first: The first trade with a new number; None if numbers have not started again.
         tail: Trades with old numbers behind the last known one.
-        fresh: Trades with new numbers.
+        fresh: Trades with new numbers, up to the place where these seem to start again.
+        is_cut: There is such a place.
+        behind: Number of answers so far that did not reach the suspected trade.
     """
 
-    def __init__(self, number: int, time_ns: int) -> None:
-        """Start behind the last known trade."""
-        self.is_over = False
+    def __init__(self, number: int, time_ns: int, *, until_ns: int = 0) -> None:
+        """Start behind the last known trade.
+
+        Args:
+            until_ns: Time of the trade whose number is suspected; 0 without one.
+        """
+        self.is_over = self.is_cut = False
         self.first: Trade | None = None
         self.tail: list[Trade] = []
         self.fresh: list[Trade] = []
+        self.behind = 0
         self._number = number
         self._time_ns = time_ns
+        self._until_ns = until_ns
         self._answers = 0
 
     def next_query(self, series: TradeSeries) -> TradeQuery:
@@ -95,21 +108,60 @@ class Seam:
 
     def add(self, trades: Sequence[Trade], *, full: bool) -> None:
         """Add the answer to the last query."""
-        self._answers += 1
-        if self._answers <= _NEWEST_ANSWERS:
-            newest = max(trades, key=lambda trade: trade.time_ns, default=None)
-            self.is_over = newest is None or not self._is_new(newest)
+        if self._answers < _NEWEST_ANSWERS:
+            self._add_newest(trades)
             return
-        before, known = self._number, len(self.tail)
+        known = len(self.tail)
         for place, trade in enumerate(trades):
-            if trade.number < before and self._is_new(trade):
-                self.first, self.fresh, self.is_over = trade, list(trades[place:]), True
-                return
-            before = trade.number
             if trade.number > self._number:
                 self.tail.append(trade)
                 self._number, self._time_ns = trade.number, trade.time_ns
+            elif self._is_new(trade):
+                start, end = self._start_of_sequence(trades, place), _end_of_sequence(trades, place)
+                self.first, self.is_over = trades[start], True
+                self.fresh, self.is_cut = list(trades[start:end]), end < len(trades)
+                return
         self.is_over = not full or len(self.tail) == known
 
+    def _add_newest(self, trades: Sequence[Trade]) -> None:
+        newest = max(trades, key=lambda trade: trade.time_ns, default=None)
+        if newest is not None and (self._is_new(newest) or any(self._is_certain(trade) for trade in trades)):
+            self._answers += 1
+        elif (newest.time_ns if newest else 0) < self._until_ns and self.behind < _BEHIND_ANSWERS:
+            self.behind += 1
+        else:
+            self.is_over = True
+
     def _is_new(self, trade: Trade) -> bool:
-        return trade.number < self._number and trade.time_ns > self._time_ns
+        return trade.number <= self._number and trade.time_ns > self._time_ns + _margin_ns(trade.number, self._number)
+
+    def _start_of_sequence(self, trades: Sequence[Trade], place: int) -> int:
+        """Return the place of the first trade of the sequence, which may have the time of the last known one."""
+        while (
+            place
+            and trades[place - 1].number == trades[place].number - 1
+            and trades[place - 1].time_ns == self._time_ns
+        ):
+            place -= 1
+        return place
+
+    def _is_certain(self, trade: Trade) -> bool:
+        """Return whether a trade is new although later ones have higher numbers; times may be out of order a little."""
+        return trade.number <= self._number and trade.time_ns > self._time_ns + SECOND_NS
+
+
+def _end_of_sequence(trades: Sequence[Trade], place: int) -> int:
+    """Return the place behind ``place`` at which numbers fall while times go on; the end if there is none."""
+    highest = trades[place]
+    for at in range(place + 1, len(trades)):
+        trade = trades[at]
+        if trade.number > highest.number:
+            highest = trade
+        elif trade.time_ns > highest.time_ns + _margin_ns(trade.number, highest.number):
+            return at
+    return len(trades)
+
+
+def _margin_ns(number: int, other: int) -> int:
+    """Return the time between a trade and a later one whose number is not higher; copies differ a little in time."""
+    return SECOND_NS if number == other else 0

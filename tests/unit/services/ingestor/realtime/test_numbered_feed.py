@@ -206,6 +206,27 @@ def test_the_answer_to_a_query_before_a_search_for_numbers_that_begin_again_does
     assert [t.number for t in feed.seam.tail] == [100] and found == []
 
 
+@pytest.mark.parametrize("one_message", [True, False])
+def test_numbers_that_begin_again_twice_in_seconds_are_not_taken_for_successors(one_message: bool) -> None:
+    """The last known trade is number 2 of its sequence, so number 3 of the next one looks like its successor."""
+    feed = _begun()
+    first = [_trade(n, BEGIN_NS + SECOND_NS * (10 + n)) for n in (1, 2)]
+    second = [_trade(n, BEGIN_NS + SECOND_NS * (14 + n)) for n in (1, 2, 3)]
+    tape, found, seams = [_trade(100, BEGIN_NS)], list[Trade](), list[Trade]()
+    for messages, now_s in (([first], 13), ([second] if one_message else [[each] for each in second], 18)):
+        tape += [trade for message in messages for trade in message]
+        for message in messages:
+            found += feed.received(message, now_ns=now_s * SECOND_NS)
+        while feed.due_ns <= (now_s + 3) * SECOND_NS:
+            since_ns = feed.query().since_ns or 0
+            answer = TradeAnswer([t for t in tape if t.time_ns >= since_ns], False, BEGIN_NS + now_s * SECOND_NS)
+            found += feed.answered(answer, now_ns=max(feed.due_ns, now_s * SECOND_NS))
+            if feed.seam is not None:
+                seams, feed.seam = [*seams, *feed.seam.fresh], None
+    assert [*found, *seams] == [*first, *second]
+    assert feed.settled_ns == second[-1].time_ns
+
+
 def test_numbers_that_all_answers_lack_are_skipped_and_told() -> None:
     feed = _begun(skip_answers=3)
     feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)

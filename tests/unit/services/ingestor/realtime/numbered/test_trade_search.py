@@ -49,6 +49,45 @@ def test_a_full_answer_without_the_place_is_followed_by_one_from_its_last_trade_
     assert (seam.first, seam.tail, seam.fresh) == (NEW[0], OLD[2:], NEW)
 
 
+def test_numbers_that_start_again_a_second_time_end_the_new_ones_there() -> None:
+    again = [_trade(1, 20), _trade(2, 21), _trade(3, 22)]
+    newest = [*NEW, *again]
+    seam, _ = _search((newest, True), (newest, True), ([*OLD[1:], *newest], False))
+    assert (seam.first, seam.fresh, seam.is_cut) == (NEW[0], NEW, True)
+
+
+def test_a_higher_newest_number_does_not_hide_trades_whose_numbers_have_started_again() -> None:
+    """The last known trade is the second one of its sequence, and the next sequence has three by now."""
+    old, new = _trade(2, 10), [_trade(1, 13), _trade(2, 14), _trade(3, 15)]
+    seam = Seam(2, old.time_ns)
+    for _ in range(3):
+        assert not seam.is_over
+        seam.add([old, *new], full=False)
+    assert (seam.is_over, seam.first, seam.fresh) == (True, new[0], new)
+
+
+def test_the_first_new_trade_may_have_the_time_from_which_a_dispatch_resumes() -> None:
+    """The time before it was settled, then the ingestor died; of the last old trade only the number is known."""
+    new = [_trade(1, 13), _trade(2, 14)]
+    seam = Seam(100, new[0].time_ns)
+    for _ in range(3):
+        seam.add(new, full=False)
+    assert (seam.is_over, seam.first, seam.fresh) == (True, new[0], new)
+
+
+def test_an_answer_that_ends_before_the_suspected_trade_is_repeated_for_a_while() -> None:
+    seam = Seam(100, OLD[1].time_ns, until_ns=NEW[0].time_ns)
+    for answers in range(8):
+        seam.add(OLD[:2], full=False)
+        assert (seam.is_over, seam.behind) == (False, answers + 1)
+    seam.add(OLD[:2], full=False)
+    assert seam.is_over and seam.first is None
+    late = Seam(100, OLD[1].time_ns, until_ns=NEW[0].time_ns)
+    for answer in (OLD[:2], NEW, NEW, [*OLD, *NEW]):
+        late.add(answer, full=False)
+    assert (late.first, late.fresh) == (NEW[0], NEW)
+
+
 @pytest.mark.parametrize(
     "answers",
     [
