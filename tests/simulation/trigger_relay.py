@@ -34,12 +34,12 @@ _METRICS = RelayMetrics(CollectorRegistry())
 _SETTINGS = RelaySettings()
 
 
-async def _periods(texts: Sequence[Text]) -> list[int | SuiteError]:
+async def _periods(texts: Sequence[Text], _: str) -> list[int | SuiteError]:
     """Check texts in this process: no other one is in virtual time."""
     return [compile_trigger(sql, parameters).period_seconds for sql, parameters in texts]
 
 
-async def _differences(old: Text, new: Text) -> list[str]:
+async def _differences(old: Text, new: Text, _: str) -> list[str]:
     return list(differences(compile_trigger(*old), compile_trigger(*new)))
 
 

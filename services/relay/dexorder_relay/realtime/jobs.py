@@ -66,7 +66,7 @@ class RealtimeJobs:
 
         Raises:
             InvalidRequest: A field cannot be served, or the id was used before for another or a stopped subscription.
-            Exhausted: The caller has too many subscriptions.
+            Exhausted: The caller has too many subscriptions, or asks for more history than its quotas allow.
         """
         context, registry = self._context, self.registry
         rules.check_subscription(wanted, self._context.venues, wall_ns=context.clock.wall_ns())
@@ -85,8 +85,10 @@ class RealtimeJobs:
         context.store.check_space()
         context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         context.quotas.subscribe(caller, self._owned(wanted.client_id))
+        started = StartedSubscription(wanted, context.clock.wall_ns(), registry.last_sequence + 1)
+        self._count_history(started, caller)
         changes = Changes()
-        job = self._accept(wanted, changes)
+        job = rules.start(registry, started, context.state.new_job_id, changes)
         await context.store.commit(changes)
         self._follow(job)
         await self._submit_history()
@@ -95,15 +97,17 @@ class RealtimeJobs:
     def _owned(self, client_id: str) -> int:
         return sum(each.subscription.client_id == client_id for each in self.registry.subscriptions.values())
 
-    def _accept(self, wanted: Subscription, changes: Changes) -> RealtimeJob:
-        context, registry = self._context, self.registry
-        started = StartedSubscription(wanted, context.clock.wall_ns(), registry.last_sequence + 1)
+    def _count_history(self, started: StartedSubscription, caller: Caller | None) -> None:
+        """Check the history that a subscription brings, and count it as if the caller had requested it."""
+        context, wanted, requests = self._context, started.subscription, []
         for period in wanted.params.periods:
             span = rules.history_span(started, period)
             if span:
                 part = HistoryPart("-", "-", wanted.ticker, period, span, "-")
-                history_request.check(part.request, self._context.venues, context.settings.max_request_periods)
-        return rules.start(registry, started, context.state.new_job_id, changes)
+                history_request.check(part.request, context.venues, context.settings.max_request_periods)
+                context.quotas.admit(caller, part.request)
+                requests.append(part.request)
+        context.quotas.spend(caller, requests, again=False, now_ns=context.clock.monotonic_ns())
 
     async def stop(self, subscription_id: str, caller: Caller | None = None) -> None:
         """Stop a subscription; on disk when this returns. NotFound if it was never accepted, or is another client's."""

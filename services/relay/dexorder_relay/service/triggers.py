@@ -140,14 +140,16 @@ class TriggerRpcs:
             )
         trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_ns, request.end_ns)
         rules.check_watched(trigger, self.engine.context.venues)
-        (verdict,) = await self.engine.triggers.check([trigger])
-        if isinstance(verdict, InvalidSql):
-            raise InvalidRequest(f"sql_pattern: {verdict}")
-        if isinstance(verdict, SuiteError):
-            raise verdict
-        with self.engine.context.quotas.stream(current_caller()):
+        caller = current_caller()
+        with self.engine.context.quotas.stream(caller):
+            (verdict,) = await self.engine.triggers.check([trigger], caller)
+            if isinstance(verdict, InvalidSql):
+                raise InvalidRequest(f"sql_pattern: {verdict}")
+            if isinstance(verdict, SuiteError):
+                raise verdict
             yield pb.BacktestTriggerResponse()  # the trigger is accepted; reading the rows takes time
-            async with aclosing(self.engine.backtests.run(trigger, span)) as answers:
+            backtest = self.engine.backtests.run(trigger, span, caller.client_id if caller else "")
+            async with aclosing(backtest) as answers:
                 async for answer in answers:
                     yield answer
 

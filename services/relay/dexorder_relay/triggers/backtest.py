@@ -26,6 +26,7 @@ from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay.config import RelaySettings
+from dexorder_relay.requests.fair_room import FairRoom
 from dexorder_relay.triggers.text_worker import limit_memory
 
 EVENTS_IN_AN_ANSWER = 100
@@ -93,23 +94,28 @@ def _rows(work: Backtest, catalog: Catalog, ticker: str, period_seconds: int) ->
 
 
 class Backtests:
-    """Runs backtests, a few at a time."""
+    """Runs backtests, a few at a time; clients that wait take turns."""
 
     def __init__(self, catalog: CatalogSettings, settings: RelaySettings) -> None:
         self._catalog = catalog
-        self._room = asyncio.Semaphore(settings.parallel_backtests)
+        self._room = FairRoom(settings.parallel_backtests)
         self._max_rows = settings.backtest_rows
         self._seconds = settings.backtest_seconds
 
-    async def run(self, trigger: Trigger, span: TimeRange) -> AsyncGenerator[pb.BacktestTriggerResponse, None]:
+    async def run(
+        self, trigger: Trigger, span: TimeRange, client_id: str = ""
+    ) -> AsyncGenerator[pb.BacktestTriggerResponse, None]:
         """Yield the answers of a trigger that compiles.
+
+        Args:
+            client_id: Who asks for it.
 
         Raises:
             InvalidRequest: A market has too many rows.
             Exhausted: It takes too long, or too much memory.
             Unavailable: The tables can't be read.
         """
-        async with self._room:
+        async with self._room.place(client_id):
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",

@@ -27,7 +27,7 @@ class TriggerEdits:
         self,
         context: Context,
         triggers: RegisteredTriggers,
-        differences: Callable[[Text, Text], Awaitable[list[str]]],
+        differences: Callable[[Text, Text, str], Awaitable[list[str]]],
     ) -> None:
         self._context = context
         self._triggers = triggers
@@ -51,7 +51,7 @@ class TriggerEdits:
         rules.check(new, context.venues)
         context.store.check_space()
         quotas.submit(caller, 1, now_ns=context.clock.monotonic_ns())
-        period_seconds = await self._checked(known.trigger, new, reset=edit.reset)
+        period_seconds = await self._checked(known.trigger, new, caller, reset=edit.reset)
         more = rules.size_of(new) - rules.size_of(known.trigger)
         if more > 0:
             quotas.register_trigger(caller, new.client_id, more)
@@ -72,15 +72,16 @@ class TriggerEdits:
         if size > 0:
             self._context.quotas.drop_trigger(trigger.client_id, size)
 
-    async def _checked(self, old: Trigger, new: Trigger, *, reset: bool) -> int:
-        (period,) = await self._triggers.check([new])
+    async def _checked(self, old: Trigger, new: Trigger, caller: Caller | None, *, reset: bool) -> int:
+        (period,) = await self._triggers.check([new], caller)
         if isinstance(period, InvalidRequest):
             raise InvalidRequest(f"sql_pattern: {period}")
         if isinstance(period, SuiteError):
             raise period
         if reset:
             return period
-        names = await self._differences((old.sql, old.parameters), (new.sql, new.parameters))
+        texts = (old.sql, old.parameters), (new.sql, new.parameters)
+        names = await self._differences(*texts, caller.client_id if caller else "")
         if names:
             raise InvalidRequest(
                 f"trigger_id {new.trigger_id!r} can't keep its state, as it depends on what the edit changes: "

@@ -16,11 +16,12 @@ from typing import Any, TypeAlias
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.errors import Exhausted, SuiteError, Unavailable
+from dexorder_relay.requests.fair_room import FairRoom
 from dexorder_relay.triggers.text_worker import LENGTH, MAX_CPU_SECONDS, MAX_MEMORY_BYTES
 
 WORKERS = 2
 TEXTS_AT_ONCE = 50
-"""Texts of a call that a process gets at a time; then the texts of other calls have their turn."""
+"""Texts of a call that a process gets at a time; then the texts of other clients have their turn."""
 MAX_COSTLY = 3
 """Texts of a call that may need too much; those behind them are not compiled."""
 MAX_SECONDS = 60.0
@@ -43,28 +44,31 @@ class TextChecks:
 
     def __init__(self, module: str = "dexorder_relay.triggers.text_worker") -> None:
         self._module = module
-        self._room = asyncio.Semaphore(WORKERS)
+        self._room = FairRoom(WORKERS)
         self._idle: list[asyncio.subprocess.Process] = []
 
-    async def periods(self, texts: Sequence[Text]) -> list[int | SuiteError]:
+    async def periods(self, texts: Sequence[Text], client_id: str = "") -> list[int | SuiteError]:
         """Return for each text, in order, the period that it reads, 0 for trades; or why it is refused.
+
+        Args:
+            client_id: Who gave the texts; clients take turns.
 
         Raises:
             Unavailable: The machine is too busy.
         """
         keys = [(sql, tuple(sorted(parameters.items()))) for sql, parameters in texts]
         different = dict(zip(keys, texts, strict=True))
-        verdicts = dict(zip(different, await self._periods([*different.values()]), strict=True))
+        verdicts = dict(zip(different, await self._periods([*different.values()], client_id), strict=True))
         return [verdicts[each] for each in keys]
 
-    async def differences(self, old: Text, new: Text) -> list[str]:
+    async def differences(self, old: Text, new: Text, client_id: str = "") -> list[str]:
         """Return what differs in two texts that compile so that one can't go on with the other's state.
 
         Raises:
             InvalidSql: Both together need too much.
             Unavailable: The machine is too busy.
         """
-        async with self._room:
+        async with self._room.place(client_id):
             verdicts = await self._verdicts([(*new, *old)])
         if not verdicts:
             raise InvalidSql(1, 1, _TOO_MUCH)
@@ -72,14 +76,14 @@ class TextChecks:
             raise problem
         return list(verdicts[0]["differences"])
 
-    async def _periods(self, texts: Sequence[Text]) -> list[int | SuiteError]:
+    async def _periods(self, texts: Sequence[Text], client_id: str) -> list[int | SuiteError]:
         found: list[int | SuiteError] = []
         costly = 0
         while len(found) < len(texts):
             if costly == MAX_COSTLY:
                 return found + [Exhausted(_NOT_CHECKED)] * (len(texts) - len(found))
             part = texts[len(found) : len(found) + TEXTS_AT_ONCE]
-            async with self._room:  # others have their turn after each part
+            async with self._room.place(client_id):  # others have their turn after each part
                 verdicts = await self._verdicts(part)
             found += map(_period_or_refusal, verdicts)
             if len(verdicts) < len(part):

@@ -52,7 +52,7 @@ class RegisteredTriggers:
         self,
         context: Context,
         realtime: RealtimeJobs,
-        periods: Callable[[Sequence[Text]], Awaitable[list[int | SuiteError]]],
+        periods: Callable[[Sequence[Text], str], Awaitable[list[int | SuiteError]]],
     ) -> None:
         self._context = context
         self._periods = periods
@@ -109,7 +109,8 @@ class RegisteredTriggers:
         context, quotas = self._context, self._context.quotas
         context.store.check_space()
         quotas.submit(caller, len(triggers), now_ns=context.clock.monotonic_ns())
-        outcomes: list[int | bool | SuiteError] = [*self._with_room(triggers, await self.check(triggers), caller)]
+        periods = await self.check(triggers, caller)
+        outcomes: list[int | bool | SuiteError] = [*self._with_room(triggers, periods, caller)]
         compiled = [place for place, each in enumerate(outcomes) if not isinstance(each, SuiteError)]
         entries = [(triggers[place], cast(int, outcomes[place])) for place in compiled]
         now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
@@ -143,9 +144,10 @@ class RegisteredTriggers:
         for each in triggers:
             self._context.quotas.drop_trigger(each.client_id, rules.size_of(each))
 
-    async def check(self, triggers: Sequence[Trigger]) -> list[int | SuiteError]:
+    async def check(self, triggers: Sequence[Trigger], caller: Caller | None) -> list[int | SuiteError]:
         """Return the periods of triggers, or their refusals: from `TextChecks`, or for a period that is not built."""
-        return [*map(_built, await self._periods([(each.sql, each.parameters) for each in triggers]))]
+        texts = [(each.sql, each.parameters) for each in triggers]
+        return [*map(_built, await self._periods(texts, caller.client_id if caller else ""))]
 
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
         """Delete a trigger; on disk when this returns. NotFound unless the caller has such a trigger."""
@@ -177,8 +179,10 @@ class RegisteredTriggers:
         Raises:
             NotFound: There is none, or it is another client's.
             InvalidRequest: It is suspended or has ended.
+            Exhausted: The caller registers, edits, pauses and resumes too fast.
         """
         context = self._context
+        context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         await self.find_live(trigger_id, caller)
         await context.store.write(store.pause, trigger_id, paused=paused, now_ns=context.clock.wall_ns())
         context.signals.notify("triggers")

@@ -21,9 +21,10 @@ from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
 from dexorder_common.model.time_range import TimeRange, intersect, merge
-from dexorder_common.rpc.identity import Caller
+from dexorder_common.rpc.identity import Caller, current_caller
 from dexorder_relay.reading.rows import RowSummary
 from dexorder_relay.requests.context import Context
+from dexorder_relay.requests.fair_room import FairRoom
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state.compare import COUNTS, RANGES, WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
 from dexorder_relay.verification.mending import TableMender
@@ -101,7 +102,7 @@ class Repair:
 
 
 class Verifier:
-    """Verifies and repairs. One window is read at a time for all callers, so that threads are left for others."""
+    """Verifies and repairs. Callers take turns, a window at a time, so that threads are left for others."""
 
     def __init__(self, context: Context, submitter: Submitter, mender: TableMender, values: ValueVerifier) -> None:
         self._state = context.state
@@ -111,7 +112,7 @@ class Verifier:
         self._submitter = submitter
         self._mender = mender
         self._values = values
-        self._one_window = asyncio.Semaphore(1)
+        self._one_window = FairRoom(1)
 
     async def run(
         self, series: Series, requested: TimeRange, caller: Caller | None, *, values: bool, repair: bool
@@ -269,5 +270,6 @@ class Verifier:
         return await self._read(read)
 
     async def _read(self, read: Callable[[], T]) -> T:
-        async with self._one_window:
+        caller = current_caller()
+        async with self._one_window.place(caller.client_id if caller else ""):
             return await asyncio.to_thread(read)

@@ -92,6 +92,31 @@ async def test_a_backtest_that_takes_too_much_memory_says_so(tmp_path: Path, mon
         [answer async for answer in backtests.run(Trigger("t", SQL, (TICKER,)), TimeRange(at(0), at(3)))]
 
 
+async def test_a_client_with_many_backtests_delays_another_one_by_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = asyncio.create_subprocess_exec
+
+    async def short(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+        return await made(sys.executable, "-c", "pass", **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", short)
+    backtests = Backtests(catalog_settings(tmp_path), RelaySettings(parallel_backtests=1))
+    order: list[str] = []
+
+    async def run(client_id: str) -> None:
+        work = Trigger("t", SQL, (TICKER,)), TimeRange(at(0), at(3))
+        with suppress(Exception):
+            [answer async for answer in backtests.run(*work, client_id)]
+        order.append(client_id)
+
+    flood = [asyncio.create_task(run("flood")) for _ in range(6)]
+    await asyncio.sleep(0)
+    await run("honest")
+    await asyncio.gather(*flood)
+    assert order.index("honest") <= 2, order
+
+
 async def test_a_backtest_that_takes_too_long_is_ended_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.errors import Exhausted, SuiteError
+from dexorder_relay.requests.fair_room import FairRoom
 from dexorder_relay.triggers import text_checks
 from dexorder_relay.triggers.text_checks import TextChecks
 from tests.paths import ROOT
@@ -70,7 +71,7 @@ async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
     checks: TextChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_checks, "WORKERS", 1)
-    checks._room = asyncio.Semaphore(1)
+    checks._room = FairRoom(1)
     good = [f"SELECT * FROM ohlc WHERE close > {n}" for n in range(400)]
     texts = [good[0], "loop", good[0], "SELECT", "memory", good[1], "memory ", *good[2:200]]
     batch = asyncio.create_task(checks.periods([(each, {}) for each in texts]))
@@ -82,6 +83,24 @@ async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
     assert kinds[:7] == [60, "InvalidSql", 60, "InvalidSql", "InvalidSql", 60, "InvalidSql"]
     assert {type(each) for each in found[7:]} == {Exhausted} and len(found) == len(texts)
     assert await checks.periods([(each, {}) for each in good[200:320]]) == [60] * 120
+
+
+async def test_a_client_with_many_costly_texts_delays_another_one_by_one_of_them(checks: TextChecks) -> None:
+    checks._room = FairRoom(1)
+    ended: list[str] = []
+
+    async def check(client_id: str, text: str) -> None:
+        await checks.periods([(text, {})], client_id)
+        ended.append(client_id)
+
+    flood = [asyncio.create_task(check("flood", "loop" + " " * n)) for n in range(5)]
+    await asyncio.sleep(0)
+    await check("honest", GOOD)
+    assert ended == ["flood", "flood", "honest"] or ended == ["flood", "honest"]
+    for each in flood:
+        each.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+    assert await period_of(checks, GOOD, {}) == 60
 
 
 async def test_caller_who_goes_and_process_that_dies_cost_the_next_text_nothing(
