@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from dexorder_common.model.errors import Unauthenticated
 
 FORWARDED_CERTIFICATE = "x-forwarded-client-cert"
-"""Metadata in which Envoy passes on what it has verified of the caller's certificate."""
+"""Metadata in which Envoy passes on the verified facts of the caller's certificate."""
 Network = IPv4Network | IPv6Network
 
 

@@ -67,7 +67,7 @@ _budget: ContextVar[_Budget | None] = ContextVar("budget", default=None)
 _next_span_id: ContextVar[int | None] = ContextVar("next_span_id", default=None)
 _random = random.SystemRandom()
 _provider: TracerProvider | None = None
-"""The SDK of this part; None if it has none, or the application has one."""
+"""The SDK of this part; None without one, or if the application has one."""
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:

@@ -40,7 +40,7 @@ class UdfConnection(Protocol):
     write_fd: int
     pid: int | None = None
     pid_fd: int = -1
-    """Readable once the process has ended; -1 where there is none."""
+    """Readable once the process has ended; -1 without a process."""
 
     def half_close(self) -> None:
         """Tell the UDF that the input has ended; its output can still be read."""
@@ -206,7 +206,7 @@ class SocketConnection(UdfConnection):
                 if time.monotonic() + pause >= deadline:
                     raise UdfUnreachable(
                         spec.name,
-                        f"nothing accepts connections at {spec.socket} within {spec.connect_seconds:g} s: {error}",
+                        f"no server accepts connections at {spec.socket} within {spec.connect_seconds:g} s: {error}",
                     ) from None
                 if stop.wait(max(pause, _POLL_SECONDS)):
                     raise UdfStopped(spec.name, "it was stopped") from None

@@ -221,7 +221,7 @@ class Link:
     def _watch(self, now: float) -> None:
         silence = _SILENCE * self._spec.timeout_seconds
         if now - self._alive_at > silence:
-            raise UdfGone(self._spec.name, f"keepalive: it sent nothing for {silence:g} s{self._unfinished()}")
+            raise UdfGone(self._spec.name, f"keepalive: it was silent for {silence:g} s{self._unfinished()}")
         if (
             now - self._keepalive_at >= min(self._spec.timeout_seconds / 2, _KEEPALIVE_SECONDS)
             and len(self._chunks) < 2
@@ -343,4 +343,4 @@ class Link:
         pending = self._splitter.pending
         if not pending:
             return ""
-        return f"; a frame is incomplete, it begins with {shown(pending)}{text_hint(pending)}"
+        return f"; a frame is incomplete, it starts with {shown(pending)}{text_hint(pending)}"

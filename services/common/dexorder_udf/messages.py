@@ -25,9 +25,9 @@ FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for ea
 """First bytes of a Response: the tags of its fields."""
 
 TIMERS, OUTPUT = "dexorder:timers", "dexorder:output:"
-"""Options of an info that nobody sets: it wants marks of the settled time; the type of a field of its output.
+"""Options of an info that are never set: it wants marks of the settled time; the type of a field of its output.
 
-The protocol has no other place for them, and a host that does not know them ignores them.
+The protocol lacks another place for them, and a host that does not know them ignores them.
 """
 _MOST_CONSTANTS = 10_000
 _KINDS = {each.name.lower(): each for each in MessageKind}

@@ -27,7 +27,7 @@ _MOST_REPEATED = 512
 order, as Go's maps are, has them for ever; if most of its points are such, layouts are not looked at any more.
 """
 _TIME, _DOUBLES, _INTS, _STRINGS, _BOOLS = 1, 8, 9, 10, 12
-"""Numbers of the fields of a point whose values change."""
+"""Numbers of the fields of a point that change."""
 _VALUE_TAGS = {_DOUBLES: 0x11, _INTS: 0x10, _STRINGS: 0x12, _BOOLS: 0x10}
 _CONTINUED = 0x8080808080808080
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 Value = bool | int | float | str
 MARK = "dexorder:event-time"
-"""Name of a point that stands for the time before which a group has no more points; see `mark`."""
+"""Name of a point that stands for the time before which a group is complete; see `mark`."""
 
 
 def group_id(name: str, dimensions: Sequence[str], tags: Mapping[str, str], by_name: bool = False) -> str:

@@ -12,8 +12,8 @@ from dexorder_exchange_sim.periods import MINUTE, PERIODS, Period
 from dexorder_exchange_sim.trades import Trades, TradeSource
 
 Coarser = Literal["kept", "absent", "computed"]
-"""Candles longer than a minute: as they are; those that open in the absent time are absent too; computed from the
-minutes that are left."""
+"""Candles longer than a minute: unchanged; absent, too, if they open in the absent time; computed from the minutes that
+are left."""
 _S = 1_000_000_000
 
 

@@ -27,12 +27,12 @@ class SimSettings(BaseSettings):
     recorded: tuple[str, ...] = ()
     """``FILE=SYMBOL``, ``FILE=SYMBOL@PERIOD`` or ``FILE=SYMBOL@trades`` entries, see `recorded.load`. Default none."""
     markets: int = Field(default=0, ge=0, le=9999)
-    """Number of further markets ``X0001/USDT`` and on, each with four trades a second. Default 0."""
+    """Number of added markets ``X0001/USDT`` and so on, each with four trades a second. Default 0."""
     markets_busy_seconds: int = Field(default=60, ge=1, le=60)
     """Number of seconds in each minute that have trades in these markets. Default 60."""
     funding: dict[str, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
-    """By market that also is a perpetual future, ``[second, hours]`` from which on funding is paid every so many hours,
-    as JSON: ``{"BTCUSDT": [[1704067200, 8], [1706745600, 4]]}``. Default none."""
+    """By market that also is a perpetual future, ``[second, hours]``: since that second funding is paid at this
+    interval, as JSON: ``{"BTCUSDT": [[1704067200, 8], [1706745600, 4]]}``. Default none."""
     futures: bool = False
     """Also list futures of Binance: perpetual, dated and delisted ones, linear and inverse, all without data. Default
     false."""

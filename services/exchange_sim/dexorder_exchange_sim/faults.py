@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dexorder_exchange_sim.absent import Coarser
 
 Ban = Literal["http_429", "http_418"]
-"""Kinds that send Retry-After and begin a ban."""
+"""Kinds that send Retry-After and start a ban."""
 Refusal = Literal["delisted", "http_403", "http_404", "http_451", "http_500", "http_502", "http_503", "http_504"]
 Silence = Literal["hang", "drip", "stall", "reset"]
 """Kinds without a complete answer: no byte; byte by byte; half of it; an immediate connection reset."""
@@ -79,7 +79,7 @@ class FaultRule(BaseModel):
     symbol: str | None = None
     """Only requests for this exchange id (``BTCUSDT``)."""
     span: Window | None = None
-    """Only requests whose window overlaps [start, end), nanoseconds; kinds in `PLACED` change the rows in it."""
+    """Only requests with a window that overlaps [start, end), nanoseconds; kinds in `PLACED` change the rows in it."""
     after: int = Field(default=0, ge=0)
     """Matching requests that succeed before the first fault."""
     every: int | None = Field(default=None, ge=1)
@@ -125,7 +125,7 @@ class FaultRule(BaseModel):
         if self.kind in SOCKET_KINDS and ("path" in self.model_fields_set or self.replicas is not None):
             raise ValueError(f"path and replicas have no effect on {self.kind}, which strikes messages of WebSockets")
         if self.kind == "absent" and self.span is None:
-            raise ValueError("absent needs a span, the time whose rows are absent")
+            raise ValueError("absent needs a span, the time without rows")
         if "coarser" in self.model_fields_set and self.kind != "absent":
             raise ValueError(f"coarser has no effect on {self.kind}, only on absent")
         if self.other is not None and self.kind != "other_symbol":

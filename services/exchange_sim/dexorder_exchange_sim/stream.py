@@ -40,7 +40,7 @@ class TapeTrade:
 
 
 Event = object
-"""`TapeTrade`, or what a dialect makes of trades and of the clock."""
+"""`TapeTrade`, or a dialect's event from trades and the clock."""
 Feed = Iterator[tuple[int, Event]]
 """Pairs of a time, nanoseconds since the epoch, and an event; times do not decrease."""
 

@@ -111,7 +111,7 @@ class SimVenue:
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in dark_pools]
         self.dark = {source.instrument.id: source for source in dark}
         self.again_ids: dict[str, int] = {}
-        """Markets whose ids have begun again, with the first trade of which they have; not every dialect shows it."""
+        """Markets with ids that have restarted, and the first trade with a new id; not every dialect shows it."""
 
     def begin_ids_again(self, id: str, now_ns: int) -> int:
         """Let the ids of a market start again with its next trade; return that trade.

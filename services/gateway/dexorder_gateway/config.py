@@ -18,7 +18,7 @@ from dexorder_gateway.kafkapixy.yaml_settings import FLAGS, pixy_clusters, read_
 from dexorder_gateway.pixy_flags import PixyFlags
 
 _MIN_RECORD_BYTES = 16 * 1024 * 1024
-"""Every record up to this size can be consumed, whatever size may be produced."""
+"""Every record up to this size can be consumed, even if the size limit for producing is smaller."""
 
 
 class GatewaySettings(ServiceSettings):
@@ -45,7 +45,7 @@ class GatewaySettings(ServiceSettings):
     kafka: str = "127.0.0.1:9092"
     """bootstrap.servers of the Kafka cluster; empty serves user events only."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
+    """More librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     cluster: str = Field(default="default", min_length=1)
     """Name of that cluster in requests; an empty name in a request means it as well."""
     peers: str = ""

@@ -48,14 +48,14 @@ class IngestorSettings(ServiceSettings):
     rate_limit_dir: Path = Field(
         default_factory=lambda: Path(tempfile.gettempdir()) / f"dexorder-budgets-{os.getuid()}"
     )
-    """Folder of what all ingestors of a host share: rate limits, and what they learnt of the exchanges' answers; by
-    default one for each user."""
+    """Folder that all ingestors of a host share: rate limits, and statistics of the exchanges' answers; by default one
+    for each user."""
     instruments_refresh_seconds: float = Field(default=3600.0, gt=0)
     """Time, in seconds, between two reports of an exchange's instruments to the relay."""
 
     heartbeat_seconds: float = Field(default=5.0, gt=0)
-    """Time between two heartbeats of a running dispatch, or reports of what holds it up, in seconds; the relay's lease
-    is 15."""
+    """Time between two heartbeats of a running dispatch, or reports of its delay, in seconds; the relay's lease is
+    15."""
     dispatch_deadline_seconds: float = Field(default=3600.0, gt=0)
     """Longest time, in seconds, that a dispatch may take before it is returned to the relay."""
     publish_timeout_seconds: float = Field(default=60.0, gt=0)
@@ -90,7 +90,7 @@ class IngestorSettings(ServiceSettings):
     """The same for a whole job without any candle, if one answer covers all of it; if half of the answers are untrue,
     all of them are once in a million."""
     hole_spacing_seconds: float = Field(default=0.2, ge=0)
-    """First wait between two such answers, in seconds; each further one is twice as long, within recheck_seconds."""
+    """First wait between two such answers, in seconds; each next one is twice as long, within recheck_seconds."""
     evidence_queries: int = Field(default=100, ge=1)
     """Largest number of queries without progress in one page before its unverified part is given up as missing."""
     recheck_seconds: float = Field(default=30.0, ge=0)

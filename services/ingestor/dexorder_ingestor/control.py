@@ -127,10 +127,10 @@ def check_config(config: pb.IngestorConfig, *, slots: int) -> None:
     """
     fields = ("max_concurrent", "timeout_seconds", "kafka_topic")
     if not any(config.HasField(field) for field in fields):  # type: ignore[arg-type]
-        raise InvalidRequest(f"config has none of {', '.join(fields)}")
+        raise InvalidRequest(f"config is empty; set at least one of {', '.join(fields)}")
     if config.HasField("max_concurrent") and not 1 <= config.max_concurrent <= slots:
         raise InvalidRequest(f"max_concurrent {config.max_concurrent} is not between 1 and {slots}, the slots it has")
     if config.HasField("timeout_seconds") and not config.timeout_seconds:
         raise InvalidRequest("timeout_seconds 0 is not above 0")
     if config.HasField("kafka_topic") and config.kafka_topic != CANDLES.topic:
-        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} is read by nobody; candles go to {CANDLES.topic!r}")
+        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} has no reader; candles go to {CANDLES.topic!r}")

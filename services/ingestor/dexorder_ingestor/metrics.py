@@ -62,16 +62,16 @@ class IngestorMetrics:
             "trade_comparisons", "Answers about trades that came by the socket alone, beside refills.", _VENUE
         )
         self.uncompared_trades = counter(
-            "uncompared_trades", "Trades of the socket whose values no answer has shown.", _VENUE
+            "uncompared_trades", "Trades of the socket that no answer has confirmed.", _VENUE
         )
         self.uncompared_spans = counter(
-            "uncompared_spans", "Spans of an earlier dispatch whose trades were not compared with REST in time.", _VENUE
+            "uncompared_spans", "Spans of an earlier dispatch that were not compared with REST in time.", _VENUE
         )
-        self.lost_spans = counter("lost_spans", "Spans whose trades the exchange no longer had.", _VENUE)
+        self.lost_spans = counter("lost_spans", "Spans with trades that the exchange no longer had.", _VENUE)
         self.candles_checked = counter("candle_checks", "Comparisons with the exchange's own closed candles.", _VENUE)
         self.candle_differences = counter("candle_differences", "Closed candles that differed from these.", _VENUE)
         self.silent_jobs = gauge(
-            "silent_jobs", "Realtime jobs that settle nothing for a minute, by why.", ("venue", "reason")
+            "silent_jobs", "Realtime jobs without settled data for a minute, by reason.", ("venue", "reason")
         )
         self.live_messages = counter("live_messages", "Messages of live data sent to the relay.")
         # control

@@ -33,11 +33,11 @@ class RelaySettings(ServiceSettings):
     broker_handshake_seconds: float = Field(default=SERVER_SECONDS, gt=0)
     """Longest time, in seconds, of an ingestor's handshake; then its connection is closed."""
     broker_curve_key: SecretKeyFile | None = None
-    """The broker's own .key_secret file, readable by nobody else; with broker_curve_clients it turns CURVE on."""
+    """The broker's own .key_secret file, readable only by its owner; with broker_curve_clients it turns CURVE on."""
     broker_curve_clients: KeyFolder | None = None
     """Folder of the public .key files of the ingestors that may connect; read again when it changes."""
     max_slots_per_ingestor: int = Field(default=1_000, ge=1)
-    """Offers kept for one socket identity; further ones are dropped and counted."""
+    """Offers kept for one socket identity; any more are dropped and counted."""
     db: Path = Path("relay.db")
     """SQLite file with requests, jobs, reported coverage and notifications. A running relay holds ``relay.db.lock``
     beside it."""
@@ -48,7 +48,7 @@ class RelaySettings(ServiceSettings):
     max_attempts: int = Field(default=5, ge=1)
     """Dispatches of one job that may end in a row without a page in Kafka or in the table; then the job is given up."""
     retry_backoff_seconds: float = Field(default=1.0, ge=0)
-    """Wait, in seconds, after the first such dispatch; doubles with each further one, up to 30 s."""
+    """Wait, in seconds, after the first such dispatch; doubles with each one after it, up to 30 s."""
     request_timeout_seconds: float = Field(default=900.0, gt=0)
     """A request ends as TIMEOUT after this long without progress, in seconds."""
     job_periods: int = Field(default=50_000, ge=1)
@@ -58,7 +58,7 @@ class RelaySettings(ServiceSettings):
     recheck_after_seconds: tuple[float, ...] = (600.0, 3_600.0, 86_400.0)
     """Delays after which a provisional absence is queried again, in seconds, ascending; JSON list, [] for never."""
     parallel_rechecks: int = Field(default=2, ge=1)
-    """Largest number of these queries at one exchange at a time. They start when none of its other jobs is queued."""
+    """Largest number of these queries at one exchange at a time. They start when no other job of it is queued."""
     max_request_periods: int = Field(default=200_000_000, ge=1)
     """Largest number of candle periods of one request, and largest ``limit``."""
     retention_days: float = Field(default=30.0, gt=0)
@@ -94,7 +94,7 @@ class RelaySettings(ServiceSettings):
     gateway: str = "127.0.0.1:50053"
     """host:port of the gateway's EventPublisherService, which takes the firings of triggers that name a user."""
     parallel_backtests: int = Field(default=1, ge=1)
-    """Largest number of BacktestTrigger calls that run at the same time, each in a process of its own; others wait."""
+    """Largest number of BacktestTrigger calls that run at the same time, each in a separate process; others wait."""
     backtest_rows: int = Field(default=1_000_000, ge=1)
     """Largest number of stored candles or trades of one market in a BacktestTrigger call."""
     backtest_seconds: float = Field(default=120.0, gt=0)

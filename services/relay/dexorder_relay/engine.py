@@ -146,5 +146,5 @@ class RelayEngine:
         try:
             await asyncio.shield(self.context.store.failed)
         except Exception as error:
-            log.error("the database can't be written; the relay stops, nothing answered is lost", error=str(error))
+            log.error("the database can't be written; the relay stops, acknowledged changes are safe", error=str(error))
             raise

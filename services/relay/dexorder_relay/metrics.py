@@ -39,8 +39,8 @@ class RelayMetrics:
         )
         self.slots = gauge("slots_free", "Slots offered and not used.", "exchange", "kind")
         self.requests = gauge("requests", "Unfinished requests.", "state")
-        self.requests_waiting = gauge("requests_waiting", "Requests whose outcome waits, as a table can't be read.")
-        self.provisional = gauge("provisional_ranges", "Verified-empty ranges whose absence is not final.", "exchange")
+        self.requests_waiting = gauge("requests_waiting", "Requests that wait because a table can't be read.")
+        self.provisional = gauge("provisional_ranges", "Verified-empty ranges that are not final.", "exchange")
         self.report_age = gauge("pipeline_report_age_seconds", "Time since the pipeline's last report, or since start.")
         self.notification_streams = gauge("notification_streams", "Notification streams open.")
         self.progress_streams = gauge("progress_streams", "Progress streams open.")
@@ -57,7 +57,7 @@ class RelayMetrics:
         self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
         self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
         self.without_progress = counter(
-            "dispatches_without_progress", "Requeues whose dispatch made no progress.", "exchange"
+            "dispatches_without_progress", "Requeues after a dispatch without progress.", "exchange"
         )
         self.given_up = counter("jobs_given_up", "Jobs given up after attempts in a row without progress.", "exchange")
         self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
@@ -65,7 +65,7 @@ class RelayMetrics:
             "broker_connections_refused", "Handshakes of ingestors that failed.", "reason"
         )
         self.submitted = counter("submissions", "Submissions answered.", "status")
-        self.revised = counter("revised_periods", "Candles that turned up where none was verified before.", "exchange")
+        self.revised = counter("revised_periods", "Candles that turned up in verified-empty ranges.", "exchange")
         self.refused = counter("quota_refusals", "Calls refused for a quota.", "client_id", "quota")
         self.finished = counter("requests_finished", "Requests ended.", "status")
         self.ignored = counter("reports_ignored", "Parts of pipeline reports ignored.", "reason")

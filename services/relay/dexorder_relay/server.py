@@ -111,7 +111,7 @@ async def _report_space(store: Store, server: RunningServer) -> None:
     """Say NOT_SERVING while the disk is full."""
     while True:
         await store.full.wait()
-        log.error("the disk of the database is full; nothing is accepted until it has space, nothing answered is lost")
+        log.error("the disk of the database is full; calls are refused until it has space, acknowledged ones are safe")
         await server.set_serving(False)
         await store.space.wait()
         log.info("the disk has space again")

@@ -60,7 +60,7 @@ def failed_batch(reason: str) -> bytes:
 
 
 def as_text(value: bytes) -> bytes:
-    """Return bytes as those of a proto string: UTF-8 unchanged, anything else as ``base64:`` and its base64.
+    """Return bytes for a proto string: UTF-8 unchanged, anything else as ``base64:`` and its base64.
 
     UTF-8 that starts with ``base64:`` is encoded too, so that the prefix is unambiguous.
     """

@@ -23,8 +23,8 @@ log = structlog.get_logger(__name__)
 END_MARKER = "U+005C__END__"
 """The reader polls until the file ends with this text; it would wait forever for a file that ends with a newline."""
 
-# The dataplane depends on language and version, and calls NackFn only for Python from 0.11.0 on. The version is that of
-# the Python SDK whose contract this service keeps because its own would be refused; "-z" means the stable release.
+# The dataplane depends on language and version, and calls NackFn only for Python since 0.11.0. This is the version of
+# the Python SDK that this service imitates, because its own would be refused; "-z" means the stable release.
 CONTRACT = {
     "protocol": "uds",
     "language": "python",
@@ -52,7 +52,7 @@ EXIT_STATUS = 1
 
 
 class FatalFailure:
-    """First unexpected failure of this process; ``error`` is None while there is none."""
+    """First unexpected failure of this process; ``error`` is None until then."""
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self._on_first = on_first

@@ -4,11 +4,11 @@ ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, t
           x-epoch                      refuse the range if the log up to x-end is not the one that had this epoch
          (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
-          x-group                      the replay group of this name, also for PendingFn
+          x-group                      the replay group of this name; PendingFn takes it, too
 any       x-topic                      another topic than the one of plain reads; PendingFn's answer repeats it
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
           (answer) x-epochs               ``0:3,1:4``, partition:epoch of the leaders at the log's end
-          (answer) x-committed-epochs     those at the commits
+          (answer) x-committed-epochs     the epochs at the commits
           (answer) x-topic-id             another one than before means another log
           (answer) x-record-bytes         average size of the latest records
 """
@@ -143,7 +143,7 @@ def check_range(span: ReplayRange, starts: Mapping[int, int], ends: Mapping[int,
         raise InvalidRequest(
             f"metadata {END} {span.end} is beyond the end {ends[span.partition]} of partition {span.partition}"
         )
-    # an empty range has no record that could be gone
+    # an empty range lacks records that could be gone
     if span.start < starts[span.partition] and span.start < span.end:
         raise OffsetsGone(
             f"offset {span.start} of partition {span.partition} is gone; the log starts at {starts[span.partition]}"

@@ -1,8 +1,8 @@
 """Replays of ranges of the topic by a pool of consumers that assign themselves and join no group.
 
 A consumer that has finished a range keeps its position: Spark's next range of the partition starts there, and its
-records are already being fetched. Nothing is opened for another topic than that of plain reads before the first call
-that names it (metadata ``x-topic``).
+records are already being fetched. Another topic than the one of plain reads is opened at the first call that names it
+(metadata ``x-topic``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _PooledConsumer:
     log: tuple[str, Mapping[int, int]]
     """Topic that it reads, and its leaders' epochs; it may have fetched records or errors of it in advance."""
     at: tuple[int, int] | None = None
-    """Partition and offset that it reads next; None if it has no position."""
+    """Partition and offset that it reads next; None without a position."""
     held: list[Message] = field(default_factory=list)
     """Records fetched from Kafka, at or after ``at``."""
     used_s: float = 0.0
@@ -155,7 +155,7 @@ class RangeReader:
             self.done = self.done or (offset or 0) >= self._span.end
             self.short = not self.done
         elif code in _GONE:
-            # The consumer met it before this range; an error about the log as a whole has no offset.
+            # The consumer met it before this range; an error about the log as a whole comes without an offset.
             if offset is not None and offset != position and not self._again:
                 self._again = True
                 self._assign(position)

@@ -3,9 +3,9 @@
     admin client -> gRPC on TCP and the unix socket -> server-info file -> health by a query to Kafka each second
 
 The first plain ReadFn joins the consumer group. On SIGTERM the service reports NOT_SERVING and issues no new records;
-acks and running ranges finish within ``drain_seconds``; the streams end, and the acked records are committed. A stream
-whose client no longer reads is cut at most a second later. An unexpected failure, in a handler or in the background, is
-answered and ends the process in the same way, with exit status 1.
+acks and running ranges finish within ``drain_seconds``; the streams end, and the acked records are committed. If its
+client no longer reads, a stream is cut at most a second later. An unexpected failure, in a handler or in the
+background, is answered and ends the process in the same way, with exit status 1.
 """
 
 from __future__ import annotations

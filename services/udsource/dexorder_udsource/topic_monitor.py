@@ -77,7 +77,7 @@ class TopicState:
 
 
 Positions = tuple[dict[int, int], dict[int, int]]
-"""Offsets by partition, and the epochs of those that have one."""
+"""Offsets by partition, and epochs by partition, as far as they are known."""
 
 
 def positions(found: Iterable[tuple[int, int, int | None]]) -> Positions:
@@ -93,7 +93,7 @@ class TopicMonitor:
         """Create the clients.
 
         Args:
-            has_plain_reads: Otherwise nothing is known of the commits of their group.
+            has_plain_reads: Otherwise the commits of their group are not queried.
         """
         self._settings = settings
         self._admin = AdminClient(client_options(settings))
@@ -106,7 +106,7 @@ class TopicMonitor:
         self.state = TopicState()
         """The last answer; empty before the first."""
         self.failure: str | None = None
-        """Reason why the last query had no answer; None if it had one or none has been made."""
+        """Reason why the last query failed; None after an answer or before the first query."""
 
     @property
     def ready(self) -> bool:
@@ -270,8 +270,8 @@ class GroupOffsets:
     """One group's commits of one topic, read and written without membership. Calls run one after the other.
 
     It uses a consumer that never subscribes. The admin client has the same calls, but librdkafka 2.16 crashes the
-    process if the group's coordinator is not ready and the client has no group, as at the first query to a fresh
-    broker.
+    process if the group's coordinator is not ready and the client is without a group, for example at the first query to
+    a fresh broker.
     """
 
     def __init__(self, settings: UdsourceSettings, group: str) -> None:

@@ -48,7 +48,7 @@ class UdsourceMetrics:
         self.redelivered = counter("records_redelivered", "Records delivered again.")
         self.nacked = counter("records_nacked", "Records given back by NackFn.")
         self.lost = counter("records_lost", "Records that the topic dropped before they were acked.")
-        self.went_back = counter("logs_went_back", "Partitions read from their beginning, as their log went back.")
+        self.went_back = counter("logs_went_back", "Partitions read from their start because their log went back.")
         self.replay_ranges = counter("replay_ranges", "Ranges replayed to their end.")
         self.pending = gauge("pending", "Records not acked by the group; -1 if unknown.")
         self.kafka_up = gauge("kafka_up", "Whether Kafka and the topic are available.")
@@ -94,12 +94,12 @@ class TopicReader:
     async def read(self, stream: int, limit: int, timeout_s: float) -> list[Message]:
         """Return at most ``limit`` records as soon as there are any, or none after ``timeout_s``.
 
-        They are in flight from now on. While draining there are none.
+        They are in flight afterwards. While draining the list is empty.
 
         Raises:
             Conflict: There is a newer stream.
             Unavailable: Kafka does not let us read, for now.
-            RuntimeError: The group can't be read for good, for example as another process has our instance id.
+            RuntimeError: The group can't be read for good, for example because another process has our instance id.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -175,7 +175,7 @@ class TopicReader:
         log's end: such an ack counts, and the record is not delivered.
 
         Raises:
-            InvalidRequest: An offset is beyond the log; none is acked then.
+            InvalidRequest: An offset is beyond the log; no pair is acked then.
         """
         with self._member.lock:
             self._refuse_unknown("ack", pairs, state)
@@ -185,7 +185,7 @@ class TopicReader:
         """Take back (partition, offset) pairs; a later read returns them again.
 
         Raises:
-            InvalidRequest: An offset is beyond the log; none is taken back then.
+            InvalidRequest: An offset is beyond the log; no pair is taken back then.
         """
         now_ns = time.monotonic_ns()
         with self._member.lock:

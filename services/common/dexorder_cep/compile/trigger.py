@@ -131,7 +131,7 @@ def _check_cost(steps: tuple[Step, ...], at: TextPosition) -> None:
 def _pattern(select: syntax.Select, match: syntax.Match, relation: Relation) -> PatternPlan:
     query = compile_match(match, relation.columns)
     if query.order and relation.steps:
-        raise refuse(match.at, "ORDER BY of further columns is supported directly on a table only")
+        raise refuse(match.at, "ORDER BY of more columns is supported directly on a table only")
     if select.group or select.having is not None:
         raise refuse(select.at, "GROUP BY and HAVING are not supported after MATCH_RECOGNIZE")
     scope = RowScope(query.columns, select.alias)

@@ -31,7 +31,7 @@ _STATEMENTS = frozenset(
     UPDATE USE VALUES
     """.split()  # noqa: SIM905 - shorter to read
 )
-"""Words that begin statements of Flink other than SELECT."""
+"""First words of Flink's statements other than SELECT."""
 _REFUSED_AFTER = {
     "JOIN": "joins are",
     "INNER": "joins are",

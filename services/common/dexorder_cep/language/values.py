@@ -16,7 +16,7 @@ from dexorder_cep.language.tokens import Token
 _NUMBER = re.compile(r"([+-]?)((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _TEXT_FOLLOWS = ("INTERVAL", "TIMESTAMP")
-"""Words behind which a literal is a text, whatever it looks like."""
+"""Words that make the next literal a text, even if it looks like a number."""
 _SHOWN = 40
 
 

@@ -30,7 +30,7 @@ from dexorder_cep.run.java_heap import Heap, pop, push, remove
 from dexorder_cep.run.stream import RowsOfTicker
 
 START = sys.maxsize
-"""First row of the partial match that has none yet; Flink orders it last."""
+"""First row of the partial match without rows; Flink orders it last."""
 _SHORT_SPAN = 128
 _LITTLE_WORK = 4_000
 """Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""

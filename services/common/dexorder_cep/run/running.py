@@ -24,7 +24,7 @@ from dexorder_cep.run.stages import RowStage
 from dexorder_cep.run.stream import NO_TIME, Row, RowsOfTicker
 
 TRADE_ID_SLOT, TRADE_TIME_SLOT = 8, 9
-"""Slots of a running candle behind those of a candle: id and time of its newest trade."""
+"""Slots of a running candle after the candle's slots: id and time of its newest trade."""
 MAX_WAITING_TRADES = 100_000
 """Trades of a ticker that may wait for a closed candle."""
 _ALWAYS = 2**63 - 1

@@ -158,7 +158,7 @@ def metadata_to_commit(offset: int, text: str, *, end: int) -> str:
     except ValueError:
         misread = []
     if misread:
-        raise ValueError("its beginning, up to the full stop, would be read as acks")
+        raise ValueError("its start, up to the full stop, would be read as acks")
     return text
 
 

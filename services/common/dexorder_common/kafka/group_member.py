@@ -118,7 +118,7 @@ class GroupMember:
             with self.lock:
                 if (reading := self._topics.get(topic)) is not None:
                     reading.queue.go_back()
-            self._log.error("topic was created again, reading it from its beginning", topic=topic)
+            self._log.error("topic was created again, reading it from its start", topic=topic)
 
     def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
         """Commit as a member of the group, and continue from there if the topic is one read here.
@@ -279,7 +279,7 @@ class GroupMember:
             if end is not None:
                 forward &= reading.queue.log_end(partition, end)
         if not forward:
-            self._log.error("log went back, reading it from its beginning", topic=topic, partition=partition)
+            self._log.error("log went back, reading it from its start", topic=topic, partition=partition)
 
     def _check_error(self, topic: str | None, error: KafkaError) -> None:
         """Act on an error that Kafka's client reports; it recovers by itself from errors that are only logged."""

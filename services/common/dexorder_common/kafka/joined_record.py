@@ -22,7 +22,7 @@ from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 MAX_JOINED_RECORDS = 5_000
 """Largest number of records in a joined one."""
 MAX_JOINED_BYTES = 512 * 1024
-"""Size above which a writer adds no further record. Kafka's own limit is 1 MiB by default."""
+"""Size above which a writer stops adding records. Kafka's own limit is 1 MiB by default."""
 LANES = 4
 """Keys of an exchange's joined records; a market always has the same one, which keeps its order."""
 _KIND, _VERSION = "dx-kind", "dx-version"

@@ -18,7 +18,7 @@ from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 
 _VARINT_BYTES = 9
 _NINE_BYTE_TIMES_NS = range(1 << 56, 1 << 63)
-"""Open times whose varint has nine bytes: from April 1972 on."""
+"""Open times with a varint of nine bytes: since April 1972."""
 _COUNT_BYTES = 5
 _COUNTS = range(1 << 35)
 _VALUES = ("open", "high", "low", "close", "volume", "quote_volume")

@@ -77,7 +77,7 @@ class CatalogSettings(BaseSettings):
     """URI of the folder or bucket in which tables are created. For ``rest``, the server's name of its warehouse, sent
     only if it is set."""
     password: SecretStr | None = None
-    """Password of PostgreSQL, if the URI has none."""
+    """Password of PostgreSQL, for a URI without one."""
     more: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict, repr=False, validation_alias="DEXORDER_CATALOG_PROPERTIES"
     )

@@ -39,7 +39,7 @@ from dexorder_common.model.proof import join_evidence, proofs_of, provisional_ra
 from dexorder_common.model.time_range import TimeRange, joined, merge
 
 CLAIMING = (OHLC, TICKS)
-"""Tables whose commits claim coverage."""
+"""Tables with commits that claim coverage."""
 _ATTEMPTS = 5
 _MAX_JOINED_EMPTY = 1_000
 _MAX_JOINED_EVIDENCE = 100_000

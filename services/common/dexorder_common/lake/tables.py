@@ -60,7 +60,7 @@ _OF_JAVA = ("write.parquet.row-group-size-bytes",)  # pyiceberg has another one,
 # Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
 _NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
 IN_PLACE = _COMMON | _MERGE_ON_READ | _NO_SHUFFLE
-"""Properties of a table of market data, whose rows may be replaced."""
+"""Properties of a table of market data; its rows may be replaced."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import zmq
 
 MAX_UNREAD_BYTES = 1 << 20
-"""Far more than the largest message, so a connection that has as many unread and ends none of them breaks the protocol.
-A frame of one byte takes 64 bytes in libzmq, so it may take about 20 times as much memory."""
+"""Far more than the largest message, so a connection with this many unread bytes and no complete message breaks the
+protocol. A frame of one byte takes 64 bytes in libzmq, so it may take about 20 times as much memory."""
 FRAME_BYTES = 42
 """Most that ZMTP and CURVE add to a frame."""
 _FIRST, _LAST = 0x7F010001, 0x7FFFFFFE

@@ -34,14 +34,14 @@ PERIODS: dict[int, str] = {
 }
 """Supported periods in seconds, with their names (also ccxt's timeframes).
 
-Three days are not supported: exchanges count them from different days, so there is no common grid.
+Three days are not supported: exchanges count them from different days, so they lack a common grid.
 """
 PERIOD_SECONDS = {name: seconds for seconds, name in PERIODS.items()}
 
 
 FIELDS = "start_ns", "end_ns"
 GIVEN_FIELDS = "start_time", "end_time"
-"""Names of the ends of a range in our messages, and in those of the given protocol."""
+"""Names of the ends of a range: in our messages, and in messages of the given protocol."""
 
 
 def check_period(period_seconds: int) -> None:

@@ -21,7 +21,7 @@ MAX_ANSWERS = 2**31 - 1
 SPREAD_NS = 600 * SECOND_NS
 """Time between the first and the last answer from which on an absence counts as final."""
 SETTLED_AFTER_NS = 3_600 * SECOND_NS
-"""Age of a range's end from which on its absences may be final: no replica is so far behind."""
+"""Age of a range's end after which its absences may be final: no replica is so far behind."""
 NO_PROOF = "page"
 """Evidence of pages without proofs, which older ingestors send."""
 
@@ -30,7 +30,7 @@ class ProofKind(StrEnum):
     """Means of a proof."""
 
     CHECKSUM = "checksum"
-    """Coarser candles of the exchange equal those of the range in open, high, low, close and volume."""
+    """Coarser candles of the exchange equal the range's candles in open, high, low, close and volume."""
     TRADE_IDS = "trade-ids"
     """The exchange numbers its trades, and no number is missing."""
     ODDS = "odds"

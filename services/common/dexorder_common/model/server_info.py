@@ -10,7 +10,7 @@ from typing import Any
 CAPABILITIES = {"cursor-epochs": "0.1.0", "funding": "0.1.0", "repair-values": "0.1.0"}
 """The version that introduced each ability that a client can't see from the services; docs/api.md explains them."""
 FIRST_VERSION = "0.1.0"
-"""The first version whose servers answer GetServerInfo."""
+"""The first version with servers that answer GetServerInfo."""
 
 
 class Stability(StrEnum):

@@ -140,7 +140,7 @@ class UdfDefinition:
         if self.program:
             check_udf_name(self.program)
             if self.command != UdfCommand():
-                raise InvalidRequest(f"UDF {self.name}: program and a command of its own are set; set one")
+                raise InvalidRequest(f"UDF {self.name}: program and command are set; set one")
         else:
             self.command.check(self.name)
         self.input.check(self.name)

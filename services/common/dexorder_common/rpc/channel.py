@@ -56,7 +56,7 @@ class ChannelSettings(BaseSettings):
     )
     """Metadata that carries our token; the second where a proxy uses ``authorization`` itself."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit sending the token without TLS beyond loopback; for a mesh whose sidecar encrypts."""
+    """Permit sending the token without TLS beyond loopback; for a mesh with a sidecar that encrypts."""
 
     @field_validator("token")
     @classmethod

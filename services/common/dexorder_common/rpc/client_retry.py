@@ -24,7 +24,7 @@ class Failure(Enum):
     UNANSWERED = auto()
     """The server did not answer; it may or may not have acted. Repeat an idempotent call."""
     OVERLOADED = auto()
-    """The server answers but has no room now, or a message exceeds a limit."""
+    """The server answers but is full now, or a message exceeds a limit."""
     DENIED = auto()
     """The server refuses every such call from this caller."""
     REJECTED = auto()
@@ -50,7 +50,7 @@ _FAILURES = {
 _OF_PROXIES = {Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.UNIMPLEMENTED}
 """Codes of a stream that a proxy resets, and of a route that it does not have yet."""
 _OF_POLICIES = {Code.PERMISSION_DENIED, Code.UNAUTHENTICATED}
-"""Codes with which a proxy forbids a call, also in the second before a changed policy reaches it."""
+"""Codes with which a proxy forbids a call, even in the second before a changed policy reaches it."""
 _UNKNOWN_METHOD = ("Method not found!", "Method not implemented!")
 """Texts of a server of grpcio that lacks a method; gRPC itself answers, without our details."""
 

@@ -26,7 +26,7 @@ Test = Callable[[Sequence[Message]], bool]
 """Returns False if messages of one type may break a rule."""
 OURS = "dexorder."
 GIVEN = ("dexorder.ingest.v1.", "dexorder.events.v1.UserEvent", "dexorder.events.v1.DeliverySpec")
-"""Messages of given protocols, which have no rules: their services answer an invalid one in their own way."""
+"""Messages of given protocols, which are without rules: their services answer an invalid one in their own way."""
 LEFT_TO_HANDLERS = ("dexorder.relay.v1.PageResult",)
 """Messages of which a handler skips an invalid one, and takes the rest of the request."""
 _SHOWN = 64

@@ -79,7 +79,7 @@ class Quota(FileModel):
 
 NO_QUOTA = Quota()
 SERVER_INFO = "dexorder.server.v1.ServerInfoService"
-"""Service that every known caller may call, whatever its role."""
+"""Service that every known caller may call, in any role."""
 STAFF = (Role.INGESTOR, Role.PIPELINE, Role.ADMIN)
 """Roles that may call a service that lists none; clients call the relay."""
 

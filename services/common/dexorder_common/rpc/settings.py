@@ -52,7 +52,7 @@ class ServiceSettings(BaseSettings):
     introspection: bool = True
     """Serve reflection and channelz, which need no identity."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit listening beyond loopback without TLS or identity; for a mesh whose sidecar provides both."""
+    """Permit listening beyond loopback without TLS or identity; for a mesh with a sidecar that provides both."""
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", validation_alias="DEXORDER_LOG_LEVEL"
     )

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 T = TypeVar("T")
 KEEP_ALIVE_SECONDS = 20.0
-"""Longest time in which a server sends nothing in an endless stream, by default; below every proxy's idle timeout."""
+"""Longest silence of a server in an endless stream, by default; below every proxy's idle timeout."""
 SILENCE_SECONDS = 60.0
 """Time without any answer after which a reader opens an endless stream again."""
 _HEADERS_SECONDS = 0.1
@@ -50,7 +50,7 @@ async def unless_silent(call: Any, seconds: float | None = None) -> AsyncGenerat
             async with asyncio.timeout(limit):
                 answer = await call.read()
         except TimeoutError:
-            raise StreamSilent(f"nothing came for {limit:g} s") from None
+            raise StreamSilent(f"no answer for {limit:g} s") from None
         if answer is grpc.aio.EOF:
             return
         if not answer.keep_alive:

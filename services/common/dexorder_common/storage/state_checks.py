@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 CHECKED_BYTES = 512 * 2**20
-"""Largest file whose pages are checked at a start, which takes some seconds."""
+"""Largest file that is checked at a start, which takes some seconds."""
 LAST_BACKUP = "last-backup"
 """File of a suite's folder with the path of the newest archive that `dexorder backup` made of it."""
 _WIDTH = 20
@@ -59,8 +59,8 @@ def describe_loss(path: Path, found: int, known: int) -> str:
     if found >= known:
         return ""
     return (
-        f"{path} is behind what was committed to it ({found:,} of {known:,}): it was emptied, cut or replaced by an "
-        f"older copy, and what was acknowledged since is lost; {restore_hint(path)}"
+        f"{path} is behind its newest commit ({found:,} of {known:,}): it was emptied, cut or replaced by an older "
+        f"copy, and records acknowledged since are lost; {restore_hint(path)}"
     )
 
 

@@ -64,7 +64,7 @@ class EventsSettings(_OfChannels):
     retry_base_seconds: Seconds = 2.0
     """Wait, in seconds, before the second attempt on a channel; doubled each time, with jitter."""
     retry_max_seconds: Seconds = 300.0
-    """Longest wait, in seconds, between two attempts; also between two rounds of a CRITICAL event."""
+    """Longest wait, in seconds, between two attempts, and between two rounds of a CRITICAL event."""
     channel_order: str = ",".join(channel.name for channel in DEFAULT_ORDER)
     """Comma-separated channels after the session for events and users that name none."""
     max_concurrent_sends: int = Field(default=32, ge=1)

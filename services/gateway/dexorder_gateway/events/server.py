@@ -63,7 +63,7 @@ class UserEvents:
         dispatcher = self._dispatcher
         while True:
             await dispatcher.full.wait()
-            log.error("the disk of the events is full; nothing is taken until it has space, nothing answered is lost")
+            log.error("the disk of the events is full; new events wait until it has space, acknowledged ones are safe")
             await set_serving(False)
             await dispatcher.space.wait()
             log.info("the disk has space again")

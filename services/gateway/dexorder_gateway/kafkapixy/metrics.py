@@ -140,7 +140,7 @@ def _consumed(clusters: Clusters) -> Iterator[Metric]:
     acked = _counter("records_acked", "Records acked for the first time.", "group", "topic")
     dropped = _counter("records_dropped", "Records given up after max_retries.", "group", "topic")
     went_back = _counter(
-        "logs_went_back", "Partitions read from their beginning, as their log went back.", "group", "topic"
+        "logs_went_back", "Partitions read from their start because their log went back.", "group", "topic"
     )
     redelivered = _counter("records_redelivered", "Records delivered again.", "group", "topic", "reason")
     for name, cluster in clusters:

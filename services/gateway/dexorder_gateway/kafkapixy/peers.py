@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 FORWARDED = "x-dexorder-forwarded"
 """Metadata of a call that another gateway has forwarded; it is not forwarded again."""
 WAIT_SECONDS = 10.0
-"""Longest time in which an ack is tried while its partition has no reader."""
+"""Longest time in which an ack is tried while its partition is without a reader."""
 MAX_WAITING = 1_000
 """Acks that wait in a gateway for a peer or a rebalance; one more is refused."""
 _CALL_SECONDS = 3.0

@@ -38,7 +38,7 @@ _CONFIG_VERSION = 1
 MAX_GROUP_CHARACTERS = 8_000
 """Kafka's protocol takes 32,767 bytes, at most four per character; librdkafka does not check."""
 PIPELINE_TOPICS = frozenset(topics())
-"""Topics whose records become rows of the tables, in whichever cluster."""
+"""Topics with records that become rows of the tables, in any cluster."""
 PRODUCERS = (Role.INGESTOR, Role.ADMIN)
 
 
@@ -63,7 +63,7 @@ def group_name(name: str) -> str:
 def check_produce(caller: Caller | None, topic: str, cluster: ClusterConfig) -> None:
     """Raise NotAllowed unless the caller may produce to a topic; None as the caller means that identity is off."""
     if topic == cluster.keys_topic:
-        raise NotAllowed(f"topic {topic} is the gateways' own; nobody else writes to it")
+        raise NotAllowed(f"topic {topic} is the gateways' own; only they may write to it")
     if caller is not None and topic in PIPELINE_TOPICS and caller.role not in PRODUCERS:
         raise NotAllowed(
             f"client_id {caller.client_id!r} has the role {caller.role}; "

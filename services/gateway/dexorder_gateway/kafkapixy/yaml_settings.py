@@ -42,7 +42,7 @@ _CLUSTER_SETTINGS = (
 )
 """Settings that each cluster of the file has, given or by default."""
 _QUEUES = 12
-"""Kafka-Pixy has a queue of ``channel_buffer_size`` in many places; together they hold a burst of so many."""
+"""Kafka-Pixy has a queue of ``channel_buffer_size`` in many places; together they hold a burst of this many queues."""
 _RETRY_MAX, _RETRY_BACKOFF_NS = 6, 10 * 10**9
 _MAX_PRODUCE_TIMEOUT_SECONDS = 86_400.0
 _CLIENT_SOCKET_TIMEOUT_MS = 10_000

@@ -34,7 +34,7 @@ MAX_KEY_CHARACTERS = 128
 MAX_KEYS = 10_000
 """Keys of one caller that are known; one more forgets the oldest."""
 KEY_SECONDS = 600.0
-"""Time from the first call within which a repeated one writes nothing again; also the longest time for a claim."""
+"""Time after the first call within which a repeated one does not write again, and longest time for a claim."""
 KEPT_MS = 2 * int(KEY_SECONDS * 1_000)
 """Time between two claims, by Kafka's clock, within which the second finds the first.
 

@@ -71,7 +71,7 @@ def _realtime(request: pb.DataRequest) -> RealtimeDispatch:
         check_period(period)
     params = RealtimeParams(wanted.include_ticks, periods)
     if not params:
-        raise InvalidRequest("realtime asks for nothing: include_ticks is false, and there is no period of candles")
+        raise InvalidRequest("realtime asks for no data: include_ticks is false, and no period of candles is given")
     ticker = str(Instrument.parse(request.ticker))
     return RealtimeDispatch(request.job_id, request.request_id, ticker, params, request.client_id)
 

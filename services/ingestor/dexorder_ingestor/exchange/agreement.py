@@ -17,14 +17,15 @@ ODDS = 1e-6
 MIN_ANSWERS = 2
 """Answers that must agree, however reliable an exchange has been."""
 HALF_LIFE_NS = 3_600 * SECOND_NS
-"""Time after which an answer counts half: 2,000 true ones of yesterday vouch for nothing."""
+"""Time after which an answer counts half: 2,000 true ones of yesterday are no evidence today."""
 _MAX_COUNTED = 2_000.0
 _KEPT_INCOMPLETE = 40.0
 _KEPT_FOREIGN = 4.0
-"""Answers that still count, in proportion, once one turns out to be untrue: what goes bad was good before. Fewer where
-nothing but the number of answers decides: after one answer with another market's candles, the next job needs nine."""
+"""Answers that still count, in proportion, once one turns out to be untrue: an exchange that goes bad was good before.
+Fewer where only the number of answers decides: after one answer with another market's candles, the next job needs
+nine."""
 _HOPELESS = 0.49
-"""From this share on a majority is not proof."""
+"""Largest share of untrue answers that is assumed; with more, a majority would not be a proof."""
 _DEVIATIONS = 3.1
 """Standard deviations by which true answers must outnumber untrue ones; if half were untrue, one count in a thousand
 would."""

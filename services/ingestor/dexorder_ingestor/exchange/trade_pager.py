@@ -140,8 +140,8 @@ class TradePager:
         self.is_open_ended = False
         """Whether only agreeing answers say that no trade follows the last one."""
         self.unproven: list[TimeRange] = []
-        """Ranges in which only agreeing answers say that there is no further trade: before the first one, after the
-        last one, and where ids are missing."""
+        """Ranges that only agreeing answers call complete: before the first trade, after the last one, and where ids
+        are missing."""
 
     @property
     def known_end_ns(self) -> int:
@@ -197,7 +197,7 @@ class TradePager:
         if not trades or trades[0].time_ns >= self._window.start_ns:
             head = (trades[0].time_ns, trades[0].id or 0) if trades else _NEVER
             if self._heads and head > self._head:
-                raise BadAnswer("the answer begins after a trade that an earlier answer held", kind="hole")
+                raise BadAnswer("the answer starts after a trade that an earlier answer held", kind="hole")
             self._heads = self._heads + 1 if head == self._head else 1
             self._head = head
             if self._heads < self._needed:

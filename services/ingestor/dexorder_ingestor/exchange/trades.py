@@ -21,7 +21,7 @@ from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
 PAGE_TRADES = 1_000
 """Number of trades that a query asks for, unless the exchange allows fewer."""
 MADE_ID = "~"
-"""Start of an id that was made of a trade's values, as the exchange has none."""
+"""Start of an id that was made of a trade's values, for exchanges without ids."""
 _MAX_NUMBER = 2**62
 _SIDES = ("buy", "sell")
 _DECIMAL = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")

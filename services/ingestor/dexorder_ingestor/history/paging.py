@@ -18,7 +18,7 @@ from dexorder_ingestor.exchange.dialect import CallLimits
 MIN_CALL_CANDLES = 3
 """Candles of a call with which answers still overlap at one call a candle; with two it is five calls."""
 _CUT_ANSWERS = 8
-"""Answers that are cut at the same size from which on that is the exchange's limit."""
+"""Number of answers cut at the same size after which that size is the exchange's limit."""
 _SOURCES = 4
 """Answers from which the candles come that they lack."""
 _SIZES_KNOWN = 2_000

@@ -20,7 +20,7 @@ from dexorder_ingestor.points.evidence import Cell, PointAnswer, PointEvidence, 
 
 MAX_PAGE_ROWS = 1_000
 PART_NS = 120 * 86_400 * SECOND_NS
-"""Part of a range that is settled and published as a whole: what a later answer shows still counts until then."""
+"""Part of a range that is settled and published as a whole: later answers still count until then."""
 MAX_ANSWERS = 20
 """Answers after which a cell that is still not settled is given up."""
 LONGEST_PAUSE_SECONDS = 60.0

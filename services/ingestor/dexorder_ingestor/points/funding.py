@@ -105,5 +105,5 @@ def _facts_of(session: CcxtSession, symbol: str) -> PointFacts:
     if FUNDING not in venue.dialect.points:
         raise ExchangeFailure(f"funding rates of {venue.name} ({venue.dialect.ccxt} of ccxt) can't be fetched")
     if not market.get("swap"):
-        raise ExchangeFailure(f"{symbol} of {venue.name} is no perpetual future, so it has no funding rates")
+        raise ExchangeFailure(f"{symbol} of {venue.name} is not a perpetual future, so it has no funding rates")
     return venue.dialect.points[FUNDING]

@@ -20,7 +20,7 @@ from dexorder_ingestor.realtime.live_candles import candle_of
 
 _MAX_PAGES = 100
 _BEFORE_NS = 600 * SECOND_NS
-"""Time before the span in which a trade is looked for, where nothing else proves that the first one is not missing."""
+"""Time before the span in which a trade is looked for, if that is the only proof that the first one is there."""
 
 
 @dataclass(eq=False)

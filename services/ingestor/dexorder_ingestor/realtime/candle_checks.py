@@ -75,7 +75,7 @@ class CandleChecks:
         self._has_quotes = has_quotes
         self._groups: dict[int, list[Group]] = {period: [] for period in periods}
         self.given_up = 0
-        """Candles that differed to the end, and those that were too many to be kept."""
+        """Candles that differed to the end, and candles beyond the number that is kept."""
         for each in known:
             if each.period_seconds in self._groups:
                 comparisons = min(each.comparisons, len(DELAYS_NS) - 1)

@@ -108,7 +108,7 @@ class SocketReader(MarketTask):
         """Read until cancelled; return at once if ccxt.pro does not offer trades of this exchange."""
         sockets = self.services.sockets
         if not sockets.can_watch:
-            self._log.warning("ccxt.pro has no trades of this exchange: REST only")
+            self._log.warning("ccxt.pro does not offer trades of this exchange: REST only")
             return
         pause = _RECONNECT_SECONDS
         with sockets.watching(self.symbol) as subscription:

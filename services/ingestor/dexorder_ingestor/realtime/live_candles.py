@@ -18,7 +18,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
 
 _KEPT, _KEPT_SECONDS = 3, 300
-"""Closed periods, and seconds, whose candles a late trade amends at once; an older one is built again."""
+"""Closed periods, and seconds, in which a late trade amends a candle at once; an older candle is built again."""
 AMEND_NS = SECOND_NS
 """Shortest time between two amendments of one candle."""
 
@@ -219,7 +219,7 @@ class _Bar:
         self._amount = self._cost = Decimal()
         self._count = 0
         self.made_of: set[str] = set()
-        """Ids of the trades of a bar that was built again, as they may come once more."""
+        """Ids of the trades of a bar that was built again, because they may come once more."""
 
     def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> None:
         if self._first is None or trade < self._first:

@@ -135,7 +135,7 @@ class LiveSeries:
                 provisional=resume.provisional,
             )
         self.values = UnshownTrades(trades, room or Room())
-        """Trades whose values only the socket has shown."""
+        """Trades that only the socket has shown."""
         end_ns = resume.start_ns + 1  # the last recorded trade may be of this time
         compared_ns = end_ns if resume.compared_ns is None or not include_trades else min(resume.compared_ns, end_ns)
         self.recalled = RecalledTrades(trades, TimeRange(compared_ns, end_ns), last_number, now_ns=now_ns)
@@ -149,9 +149,9 @@ class LiveSeries:
         self._settled_number = self._last_number = -1 if last_number is None else last_number
         self._candles = LiveCandles(starts, resume.first_ns)
         self._new_numbers_ns = 0
-        """Time of the first trade since numbers have begun again."""
+        """Time of the first trade since numbers have restarted."""
         self.late = self.corrected = 0
-        """Trades that came after their time was settled, and those whose values were corrected."""
+        """Trades that came after their time was settled, and trades with corrected values."""
         self._batches = TradeBatches(resume.start_ns, silent_ns=silent_ns, now_ns=now_ns)
         self._live = LiveBuffer(include_trades=include_trades)
         self._before_lost: tuple[list[TradeBatch], list[ClosedCandles]] = [], []

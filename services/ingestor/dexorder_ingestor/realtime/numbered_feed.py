@@ -39,7 +39,7 @@ _RETRY_NS = SECOND_NS // 2
 _LONGEST_RETRY_NS = 30 * SECOND_NS
 _MAX_KEPT = 20_000
 _HOLES = 3
-"""Answers without the last known trade after which numbers may have begun again."""
+"""Answers without the last known trade after which numbers may have restarted."""
 _SEAM_NS = 10 * SECOND_NS
 """Shortest time between two searches for that."""
 _NEAR = 20_000
@@ -74,24 +74,24 @@ class NumberedFeed:
         """Time of the next query."""
         self.skipped: list[Gap] = []
         self.lost: list[TimeRange] = []
-        """Always empty: an exchange that numbers its trades is asked until it has them, or says that it has none."""
+        """Always empty: an exchange that numbers its trades is asked until it shows them, or denies them."""
         self.late: list[Trade] = []
-        """Trades whose time was settled before they came, until the caller takes them."""
+        """Trades that came after their time was settled, until the caller takes them."""
         self.corrected: list[Trade] = []
         """Released trades with the values that REST has instead, until the caller takes them."""
         self.alone: list[Trade] = []
-        """Trades of the socket that nothing has shown before, until the caller takes them."""
+        """Trades that only the socket has shown, until the caller takes them."""
         self.seam: Seam | None = None
-        """Numbers have begun again: trades behind the released ones, until the caller takes them."""
+        """Numbers have restarted: trades behind the released ones, until the caller takes them."""
         self.gaps = OpenGaps(provisional)
         one_source = ProvisionalReason.ONE_SOURCE
         alone = sorted(each for each in provisional if each.reason is one_source and not each.first_id)
         self._alone = (
             alone[0]._replace(span=TimeRange(alone[0].span.start_ns, alone[-1].span.end_ns)) if alone else None
         )
-        """Time since the last trade of which only REST says that it has none."""
+        """Time after the last trade that only REST calls quiet."""
         self._witnessed: list[TimeRange] = []
-        """Parts of it of which the exchange's own candles say so too."""
+        """Parts of it that the exchange's own candles confirm."""
         self._series = series
         self._begin_ns = begin_ns
         self._anchor: Anchor | None = None
@@ -194,14 +194,14 @@ class NumberedFeed:
         """What stops the settled time, if anything does."""
         gap = self._sequence.gap
         if self._seam is not None:
-            return Wait(WaitReason.IDS_BEGAN_AGAIN, f"ids seem to begin again after {self._last or self._link}")
+            return Wait(WaitReason.IDS_BEGAN_AGAIN, f"ids seem to restart after {self._last or self._link}")
         if gap is not None:
             numbers = f"trade {gap.first}" if gap.first == gap.last else f"trades {gap.first} to {gap.last}"
             return Wait(WaitReason.REST_LACKS, f"REST has not shown {numbers}, and later ones are known")
         if self._anchor is not None:
             return Wait(WaitReason.REST_LACKS, f"REST has not shown the last trade before {iso(self._begin_ns)}")
         last = f"after {self._last}" if self._last else f"since {iso(self._begin_ns)}"
-        return Wait(WaitReason.ONE_SOURCE, f"no trade has come {last}, and REST does not say that there is none")
+        return Wait(WaitReason.ONE_SOURCE, f"no trade has come {last}, and REST does not confirm that")
 
     @property
     def wake_ns(self) -> int:

@@ -20,7 +20,7 @@ from dexorder_common.model.page import PageHeaders
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
 
 _LINGER_SECONDS = 0.01
-"""Time in which the jobs whose records are due at the same moment (``trade_batches``) give them."""
+"""Time in which jobs with records due at the same moment (``trade_batches``) give them."""
 _RECORD_BYTES = 200
 """More than the headers of a record take."""
 
@@ -39,7 +39,7 @@ class RecordJoiner:
         self._waiting: dict[str, list[_Waiting]] = {}
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self.markets = 0
-        """Number of markets whose records it joins."""
+        """Number of markets with records that it joins."""
 
     async def produce(self, headers: PageHeaders, value: bytes) -> None:
         """Produce a record joined with others; return when Kafka has acknowledged it, maybe more than once.

@@ -31,7 +31,7 @@ _RECONNECT_SECONDS = 1.0
 _LIVE_SECONDS = 0.005
 """Shortest time between two messages of live data."""
 _MAX_MESSAGE_ITEMS = 2_000
-"""Trades and candles above which a message of live data gets no further job."""
+"""Trades and candles above which a message of live data takes no other job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ async def resume(
     try:
         answer = await publisher.call("ResumeRealtime", lambda: relay.ResumeRealtime(request, timeout=timeout))
     except CallRefused as error:
-        log.warning("the relay does not say where to begin; beginning now", reason=str(error))
+        log.warning("the relay does not say where to start; starting now", reason=str(error))
         return Resume(fallback_ns, "", dict.fromkeys(periods, fallback_ns))
     if not answer.current:
         return None

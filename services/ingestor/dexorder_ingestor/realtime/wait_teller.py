@@ -16,7 +16,7 @@ from dexorder_ingestor.realtime.waiting import Progress, Wait, WaitReason
 log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 1.0
 _REPEAT_NS = 20 * SECOND_NS
-"""Time after which a reason is told again: a relay that has started again does not know it."""
+"""Time after which a reason is reported again: a relay that has started again does not know it."""
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class WaitTeller:
         self._count(before, -1)
         self._count(found, 1)
         if (found and found.reason) != (before and before.reason):
-            event = "nothing is settled" if found else "trades are settled again"
+            event = "trades are not settled" if found else "trades are settled again"
             log.warning(event, symbol=self.symbol, reason=found and found.reason, text=found and found.text)
         self.tell()
 

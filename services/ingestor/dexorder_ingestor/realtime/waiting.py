@@ -98,7 +98,7 @@ class Progress:
             self._told = None
             return None
         found = (
-            ban or self._failure or feed or Wait(WaitReason.NOTHING_KNOWN, "nothing is settled; the log may say why")
+            ban or self._failure or feed or Wait(WaitReason.NOTHING_KNOWN, "no trade is settled; the log may say why")
         )
         is_same = self._told is not None and self._told.reason is found.reason
         if not is_same or now_ns >= self._told_ns + _SAME_NS:

@@ -25,7 +25,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 
 KEEP_SECONDS = 10.0
-"""Time after which what was read of a file is read again."""
+"""Time after which a file is read again."""
 Timer = Callable[[], float]
 _Place = tuple[int, tuple[Any, ...]]
 """Partition spec and partition."""

@@ -27,7 +27,7 @@ from dexorder_relay.reading.table_reader import TableReader
 WINDOW_PERIODS = 50_000
 WINDOW_ROWS = 50_000
 BATCH_ROWS = 5_000
-"""Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
+"""Rows of a message: at most 2 MB with the longest ticker, half of the limit of gRPC's clients."""
 PARALLEL_WINDOWS = 2
 Messages = AsyncGenerator[StreamRowsResponse, None]
 R = TypeVar("R", CandleRows, MarketRows)

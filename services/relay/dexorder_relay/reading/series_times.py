@@ -27,7 +27,7 @@ from dexorder_relay.state.compare import Times
 
 READING_THREADS = 4
 KEPT_ROWS = 4_000_000
-"""Largest number of rows whose open times are kept: 32 MB."""
+"""Largest number of rows with kept open times: 32 MB."""
 KEPT_FILE_ROWS = KEPT_ROWS // 8
 """Rows of the largest file that is kept. Of a larger one the rows of other series are left out while it is read."""
 NO_TIMES: Times = np.empty(0, np.int64)

@@ -113,8 +113,8 @@ class RealtimeRpcs:
 def _check_own(subscription_id: str) -> None:
     if subscription_id.startswith(SUBSCRIPTION_PREFIX):
         raise InvalidRequest(
-            f"subscription_id {subscription_id[:64]!r} begins with {SUBSCRIPTION_PREFIX!r}, as those of triggers do; "
-            "they exist while a trigger watches the market"
+            f"subscription_id {subscription_id[:64]!r} starts with {SUBSCRIPTION_PREFIX!r}, which is reserved for "
+            "triggers; their subscriptions exist while a trigger watches the market"
         )
 
 

@@ -24,7 +24,7 @@ from dexorder_relay.state.request import LiveRequest
 WITHOUT_PERIODS_SECONDS = 3_600
 """Progress of a dataset without periods counts hours in place of periods."""
 MAX_LISTED = 100
-"""Provisional ranges from which on near ones are listed as one."""
+"""Number of provisional ranges above which near ones are listed as one."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ WAITING    none       a slot is free                                         RUN
 RUNNING    current    lease expired, rejected, failed, ended by itself       WAITING, after a wait that grows
                                                                              while dispatches settle no data
 RUNNING    current    its last subscription stops; or one starts or stops    STOPPING
-                      and so something else is wanted
+                      and changes the wanted series
 STOPPING   current    the ingestor has stopped, or its lease has expired     WAITING, or gone without
                                                                              subscriptions
 =========  =========  =====================================================  ==============================
@@ -142,7 +142,7 @@ class RealtimeJob:
     def waiting(self) -> str:
         """Why the current dispatch settles nothing, as far as it is known; empty without a reason."""
         if self.dispatch_id is not None and self.identity is None:
-            return "the relay was started again, and nothing has been heard of the ingestor of this job since"
+            return "the relay was started again, and the ingestor of this job has not reported since"
         return self.knowledge.waiting
 
     def add(self, started: StartedSubscription) -> list[tuple[int, TimeRange]]:

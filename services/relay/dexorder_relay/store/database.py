@@ -74,7 +74,7 @@ FORGET_DISPATCHES = (
     "DELETE FROM dispatches WHERE number IN"
     " (SELECT number FROM dispatches WHERE job_id IS NULL AND issued_ns < ? ORDER BY issued_ns LIMIT ?)",
 )
-"""Delete the oldest dispatches that were issued before a time and whose job is gone, likewise."""
+"""Delete the oldest dispatches without a job that were issued before a time, likewise."""
 _NEWER = (
     "it has schema version {}, and this relay reads up to version {}; "
     "start the relay that wrote it, or name a new file, for which coverage is read from its table"

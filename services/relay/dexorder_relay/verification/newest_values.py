@@ -39,7 +39,7 @@ NEWEST_NS = 600 * SECOND_NS
 MAX_WAIT_NS = 600 * SECOND_NS
 """Time for which a look waits behind the other jobs of its exchange; then it is left out."""
 MAX_SERIES = 10_000
-"""Series that wait for a look; the one that waits longest is left out for a further one."""
+"""Series that wait for a look; a new one replaces the one that waits longest."""
 
 
 class Look(NamedTuple):

@@ -115,7 +115,7 @@ async def test_a_stream_that_is_silent_is_opened_again(tmp_path: Path, monkeypat
             await asyncio.sleep(0)
             proxy.stall()
             await until(lambda: bool(notes))
-            assert "is silent (nothing came for 1 s); opening it again" in notes[0]
+            assert "is silent (no answer for 1 s); opening it again" in notes[0]
             proxy.resume()
             assert (await asyncio.wait_for(quiet, 60)).statuses, "of a new stream"
             await push(s, ipb.JobMarketData(job_id=job_id, trades=[trade(1)]))

@@ -145,7 +145,7 @@ def test_a_udf_that_is_away_is_waited_for_and_takes_up_where_it_was(
     command = (sys.executable, str(ROOT / "tests" / "peers" / "udf_agent.py"), "mirror", str(path))
     send(source, 0, 5)
     with running(catalog, source, definition(command=UdfCommand(socket=str(path)), options={})) as rig:
-        assert "nothing accepts connections" in rig.wait_state(UdfState.WAITING)
+        assert "no server accepts connections" in rig.wait_state(UdfState.WAITING)
         for rows in (5, 8):
             with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
                 rig.wait_for(rows)

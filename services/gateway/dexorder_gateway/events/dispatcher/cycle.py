@@ -18,13 +18,13 @@ from dexorder_gateway.events.model import Ack
 from dexorder_gateway.events.store.outbox import Written
 
 MAX_MESSAGES = 1024
-"""Messages of each socket in one cycle; also how many acks a crash between commit and ack can lose."""
+"""Messages of each socket in one cycle, and largest number of acks that a crash between commit and ack can lose."""
 BATCH_MESSAGES = 64
 MAX_CALLS_NS = 5_000_000
 MAX_RECEIVE_NS = 20_000_000
 """Time to take what waits. Each commit writes the same pages of the indices, so a few large ones cost less."""
 MAX_FLOOD_NS = 5_000_000
-"""The same once a quota is exceeded: what is refused needs no commit, and other containers wait for their acks."""
+"""The same once a quota is exceeded: refused events need no commit, and other containers wait for their acks."""
 FLOOD_BATCH = 16
 """Messages that are read at once while a connection floods: another one's event waits for as many at most."""
 MAX_HOLD_NS = 10_000_000

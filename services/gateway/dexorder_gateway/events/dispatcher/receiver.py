@@ -25,7 +25,7 @@ from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo, Transie
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
 
 Copy = tuple[Container, bytes | None, ReplyTo | None]
-"""Copy of an event: sender, UserEvent or None for an unknown message, and whom to answer or None for nobody."""
+"""Copy of an event: sender, UserEvent or None for an unknown message, and receiver of the answer, if any."""
 ReadCopy = tuple[Container, Event | EventRefusal, ReplyTo | None]
 
 

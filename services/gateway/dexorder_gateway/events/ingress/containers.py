@@ -57,9 +57,9 @@ class Container:
 
 
 LOCAL = Container("local", None)
-"""Container of all senders if none has to authenticate."""
+"""Container of all senders if authentication is off."""
 STRANGER = Container("", frozenset())
-"""Container of a sender whose key was removed from the file."""
+"""Container of a sender after its key was removed from the file."""
 
 
 def _one_or_many(value: object) -> object:

@@ -38,7 +38,7 @@ _ASSIGNED_ID_BYTES = 5
 _NOT_ASSIGNED = Ack("", Status.ERROR, "connect without a routing id")
 _REOPEN_SECONDS = 5.0
 _KEEPALIVE_S = 5
-"""A container whose host disappears silently is forgotten after four times as long."""
+"""A container is forgotten after four times as long if its host disappears silently."""
 _SUBSCRIBE, _UNSUBSCRIBE = b"\x01", b"\x00"
 _MALFORMED = frozenset({"frame_count", "version"})
 _SEND_LAST = int(zmq.NOBLOCK)

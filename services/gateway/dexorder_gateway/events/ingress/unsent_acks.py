@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 MAX_ACKS = 20_000
-"""Acks that wait for one connection: twice what a container may have in flight, for each event's QUEUED and its end."""
+"""Acks that wait for one connection: twice a container's events in flight, for each event's QUEUED and its end."""
 MAX_ALL_ACKS = 200_000
 """Acks that wait for all connections; above it the connection with the most loses its own."""
 

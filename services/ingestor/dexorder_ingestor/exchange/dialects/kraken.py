@@ -56,7 +56,7 @@ def read_trades(rows: list[Any], last: Any, *, since_ns: int) -> list[TradeRow]:
     """
     trades = [_read_trade(row) for row in rows]
     if len({trade.id is None for trade in trades}) > 1:
-        raise BadAnswer("some trades have an id and some have none")
+        raise BadAnswer("only some of the trades have an id")
     for one, other in pairwise(trades):
         if one.time_ns > other.time_ns or (one.id is not None and other.id is not None and one.id >= other.id):
             raise BadAnswer(f"trade {other.row!r} comes after {one.row!r}", kind="order")

@@ -19,7 +19,7 @@ from dexorder_common.model.times import SECOND_NS
 FINAL_NS = 600 * SECOND_NS
 LATEST_NS = 60 * SECOND_NS
 MAX_SPANS = 100
-"""Spans of one market; older ones are joined, with what is between them."""
+"""Spans of one market; older ones are joined, with the time between them."""
 
 
 @dataclass(slots=True)

@@ -36,10 +36,10 @@ from dexorder_ingestor.realtime.trade_sequence import Gap
 from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 
 _LIVE_ONLY = Wait(
-    WaitReason.LIVE_ONLY, "ccxt can't query the trades of this exchange: there is live data only, and nothing is stored"
+    WaitReason.LIVE_ONLY, "ccxt can't query the trades of this exchange: they are only shown live, and not stored"
 )
 ALONE_NS = 600 * SECOND_NS
-"""Time after which REST is believed alone: without news it may show nothing because it repeats an old answer."""
+"""Time after which REST is believed alone: without new trades it may be repeating an old answer."""
 _RETRY_NS = SECOND_NS // 2
 _MAX_PAGES = 50
 """Queries by time for the trades between the settled time and the newest ones."""
@@ -80,9 +80,9 @@ class AgreedFeed:
         """Time of the next query."""
         self.skipped: list[Gap] = []
         self.lost: list[TimeRange] = []
-        """Spans whose trades the exchange no longer had."""
+        """Spans with trades that the exchange no longer had."""
         self.late: list[Trade] = []
-        """Trades whose time was settled before they came, until the caller takes them."""
+        """Trades that came after their time was settled, until the caller takes them."""
         self.corrected: list[Trade] = []
         """Released trades with the values that REST has instead, until the caller takes them."""
         self.alone: list[Trade] = []
@@ -302,7 +302,7 @@ class AgreedFeed:
             return Wait(WaitReason.REST_LACKS, f"REST lacks a trade of {iso(lacking_ns)} that the socket has sent")
         text = "the socket was not alive all the time" if self._has_socket else "ccxt has no socket of this exchange"
         settled = f"only REST says what happened since {iso(self.settled_ns)}: {text}"
-        return Wait(WaitReason.ONE_SOURCE, f"{settled}, and REST shows nothing new; {newest}")
+        return Wait(WaitReason.ONE_SOURCE, f"{settled}, and REST shows no new trade; {newest}")
 
     def _is_alive_since(self, time_ns: int) -> bool:
         """Return whether the socket has been alive without a break since a time of the exchange."""

@@ -19,7 +19,7 @@ from dexorder_ingestor.exchange.trades import MADE_ID, PAGE_TRADES, Trade
 from dexorder_ingestor.realtime.sources.corrections import TOLERANCE_NS, Corrections
 
 MAX_KNOWN = 4_000
-"""Released trades that are remembered, so that a late one is told from a repeated one."""
+"""Released trades that are remembered, to distinguish a late one from a repeated one."""
 _DOUBTS = 3
 """Answers without a trade after which it is dropped, if only one answer has ever shown it."""
 

@@ -19,7 +19,7 @@ MAX_HEARD = 20_000
 _FOREIGN = 10
 """Trades of the socket that REST does not have, before the first that it has: the ids are not the same."""
 _FUTURE_NS = 60 * SECOND_NS
-"""A trade of the socket that is further ahead of the exchange's clock is a mistake."""
+"""A trade of the socket that is more than this ahead of the exchange's clock is a mistake."""
 _DELAY_KEPT_NS = 300 * SECOND_NS
 _LONGEST_DELAY_NS = 60 * SECOND_NS
 
@@ -45,9 +45,9 @@ class HeardTrades:
         self.delay_ns = 0
         self._delay_at_ns = 0
         self._waiting: dict[str, _Heard] = {}
-        """Those that no answer has shown."""
+        """Trades that no answer has shown."""
         self._shown: dict[str, int] = {}
-        """Ids and times of those that one has."""
+        """Ids and times of trades that an answer has shown."""
         self._newest_ns = 0
         self._matches = self._strangers = 0
 

@@ -11,7 +11,7 @@ from dexorder_ingestor.realtime.sources.corrections import Corrections
 
 _KEPT = 1_000
 BACK, _MAX_BACK, _BACK_NS = 100, 500, 60 * SECOND_NS
-"""Trades before the newest one that an answer has to show again: the last 100, and those of a minute."""
+"""Trades before the newest one that an answer has to show again: the last 100, and the last minute's."""
 
 
 class KnownTrades:

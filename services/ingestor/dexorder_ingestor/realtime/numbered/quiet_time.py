@@ -28,7 +28,7 @@ REST_ALONE_NS = 60 * SECOND_NS
 _USUAL_NS, _USUAL_FACTOR = 3 * SECOND_NS, 3
 """A silence up to this length, or up to this many times the longest one so far, is usual."""
 _FADING = 0.995
-"""Weight of the longest silence after a further message."""
+"""Factor for the longest silence at each message."""
 _SUBSCRIBED_NS = 3 * SECOND_NS
 """Time until a subscription is in force on a new connection."""
 

@@ -32,7 +32,7 @@ _LACKS = 3
 MAX_KEPT = 10_000
 """Trades of one market that wait."""
 _BLOCK_NS = 5 * SECOND_NS
-"""The oldest of those that wait is known to such a block of time."""
+"""Precision to which the time of the oldest waiting trade is known."""
 
 
 class LeftOut(NamedTuple):
@@ -59,7 +59,7 @@ class UnshownTrades:
         self._blocks: dict[int, int] = {}
         """Number of trades that wait, by the block of their time."""
         self._asked: dict[str, Trade] = {}
-        """Trades of the query; those that differ are compared with all of them again."""
+        """Trades of the query; differing ones are compared with all of them again."""
         self._seen: set[str] = set()
         """Those of them that an answer has shown with the same values."""
         self._corrections = Corrections()

@@ -248,7 +248,7 @@ def test_a_stop_ends_the_wait_for_a_connection() -> None:
 
 
 def test_nothing_listens() -> None:
-    with pytest.raises(UdfError, match="nothing accepts connections at /nowhere within"):
+    with pytest.raises(UdfError, match="no server accepts connections at /nowhere within"):
         UdfHost(UdfSpec("f", socket="/nowhere", connect_seconds=0.1)).start()
     with pytest.raises(UdfError, match=r"no gRPC server at .* answers within"):
         UdfHost(UdfSpec("f", grpc_target="127.0.0.1:1", connect_seconds=0.2)).start()

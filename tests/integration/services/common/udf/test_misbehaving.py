@@ -106,7 +106,7 @@ def test_the_words_of_an_error_are_cut_and_shown() -> None:
 @pytest.mark.parametrize("name", ["hang", "no_keepalive", "stops_itself"])
 def test_silence_is_named(name: str) -> None:
     error = error_of(spec(name, max_restarts=0, **QUICK))
-    assert "keepalive: it sent nothing for 0.6 s; given up after 0 restarts in a row" in error
+    assert "keepalive: it was silent for 0.6 s; given up after 0 restarts in a row" in error
 
 
 @pytest.mark.parametrize("name", ["no_snapshot", "only_keepalives"])

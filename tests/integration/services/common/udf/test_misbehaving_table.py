@@ -31,7 +31,7 @@ from tests.peers.udf_misbehaving import BATCHES, NAMES
 AGENT = str(ROOT / "tests" / "peers" / "udf_misbehaving.py")
 DEAD = "its process |it closed |its gRPC stream ended"
 """It has ended, which a socket knows by the end of the stream only."""
-SILENT = "keepalive: it sent nothing|did not answer snapshot"
+SILENT = "keepalive: it was silent|did not answer snapshot"
 MUCH = r"it sent more than [\d,]+ bytes since its last snapshot"
 NO_MESSAGE = "not a message|a message has no content|gRPC stream ended"
 REPORTS = "it reports: |gRPC stream ended"

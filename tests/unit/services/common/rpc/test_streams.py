@@ -131,7 +131,7 @@ async def test_a_reader_gets_no_keep_alives_and_gives_up_a_silent_stream() -> No
                 found = [each async for each in streams.unless_silent(call, 5)]
     async with quiet(2, 20) as call, asyncio.timeout(10):
         found = []
-        with pytest.raises(streams.StreamSilent, match=r"nothing came for 0\.1 s"):
+        with pytest.raises(streams.StreamSilent, match=r"no answer for 0\.1 s"):
             async for each in streams.unless_silent(call, 0.1):
                 found.append(each)
         assert len(found) == 2 and call.cancelled()

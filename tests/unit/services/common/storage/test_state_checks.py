@@ -70,7 +70,7 @@ def test_what_was_committed_and_is_gone_is_told(tmp_path: Path, damage: Callable
     filled(path, range(1, 41))
     assert loss_of(path, tmp_path / "sound") == ""
     damage(path)
-    assert loss_of(path, tmp_path / "damaged").startswith(f"{tmp_path}/damaged/state.db is behind what was committed")
+    assert loss_of(path, tmp_path / "damaged").startswith(f"{tmp_path}/damaged/state.db is behind its newest commit")
 
 
 def test_an_older_copy_is_told_and_a_kill_before_the_note_is_not(tmp_path: Path) -> None:

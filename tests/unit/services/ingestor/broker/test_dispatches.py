@@ -69,8 +69,8 @@ def test_snapshot_of_tickers_becomes_a_dispatch_of_a_historical_slot() -> None:
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (realtime(), "realtime asks for nothing"),
-        (realtime(include_ohlc=True), "realtime asks for nothing"),
+        (realtime(), "realtime asks for no data"),
+        (realtime(include_ohlc=True), "realtime asks for no data"),
         (realtime(include_ohlc=True, ohlc_period_seconds=[7]), "period_seconds 7"),
         (pb.DataRequest(job_id="j1", type=pb.DataRequest.REALTIME_TICKS, ticker="A/B.SIM"), "realtime is missing"),
         (pb.DataRequest(job_id="j1", type=pb.DataRequest.TICKER_SNAPSHOT, ticker="A/B.SIM"), r"is not \*\.SIM"),

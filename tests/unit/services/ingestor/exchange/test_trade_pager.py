@@ -139,7 +139,7 @@ def test_beginning_without_an_earlier_trade_takes_several_answers_that_agree() -
 
 
 def test_first_trade_an_answer_held_is_never_forgotten() -> None:
-    with pytest.raises(BadAnswer, match="begins after a trade that an earlier answer held"):
+    with pytest.raises(BadAnswer, match="starts after a trade that an earlier answer held"):
         walked(Tape(tape(5_000, 6_000, 700_000)), spoil=lambda turn: (lambda r: r[1:]) if turn else None)
 
 
@@ -186,7 +186,7 @@ UNREADABLE: list[tuple[Rows | list[Any], Any, str]] = [
     ([["1", "1"]], LAST, "is not a trade"),
     ([["1", "1", None, "b", "l", ""]], LAST, "lacks a time in seconds"),
     ([["1", "1", "1698796800", "b", "l", ""]], LAST, "lacks a time in seconds"),
-    ([row(0, 1), row(1, None)], LAST, "some trades have an id"),
+    ([row(0, 1), row(1, None)], LAST, "only some of the trades have an id"),
     ([row(1, 1), row(0, 2)], LAST, "comes after"),
     ([row(0, 2), row(1, 1)], LAST, "comes after"),
     ([row(0, 1), row(0, 1)], LAST, "comes after"),

@@ -31,7 +31,7 @@ LIVE_ONLY = Wait(WaitReason.LIVE_ONLY, "live only")
         (60, BEHIND, REFUSED, None, REFUSED),
         (60, BEHIND, REFUSED, BANNED, BANNED),
         (0, LIVE_ONLY, None, None, LIVE_ONLY),
-        (60, None, None, None, Wait(WaitReason.NOTHING_KNOWN, "nothing is settled; the log may say why")),
+        (60, None, None, None, Wait(WaitReason.NOTHING_KNOWN, "no trade is settled; the log may say why")),
     ],
     ids=["too early", "of the feed", "of a query", "a ban", "from the start", "none"],
 )

@@ -224,6 +224,6 @@ def test_a_job_of_which_nothing_was_heard_since_the_restart_of_the_relay_says_so
     job = relay.take()
     assert job.record().error == "" == relay.registry.waiting(TICKER)
     job.identity = None  # as the store reads it
-    assert "nothing has been heard of the ingestor" in job.record().error == relay.registry.waiting(TICKER)
+    assert "the ingestor of this job has not reported" in job.record().error == relay.registry.waiting(TICKER)
     job.identity = b"i"
     assert job.record().error == ""

@@ -38,7 +38,7 @@ async def test_a_relays_database_that_was_emptied_or_rolled_back_says_so_once(tm
     assert await commit(path, 3) == [] and await commit(path, 1) == []
     shutil.copy(older, path)
     (said,) = await commit(path, 1)
-    assert "relay.db is behind what was committed to it (3 of 7)" in said and "no backup of its folder is known" in said
+    assert "relay.db is behind its newest commit (3 of 7)" in said and "no backup of its folder is known" in said
     assert await commit(path, 1) == [], "it goes on from there"
     (tmp_path / "last-backup").write_text("/backups/suite.tar.gz\n")
     remove(path)
@@ -77,7 +77,7 @@ def test_an_outbox_that_was_emptied_or_rolled_back_says_so_once(tmp_path: Path) 
     assert accept(path, 3, 4) == [] and accept(path) == []
     shutil.copy(older, path)
     (said,) = accept(path, 5)
-    assert "events.db is behind what was committed to it (2 of 4)" in said
+    assert "events.db is behind its newest commit (2 of 4)" in said
     assert accept(path, 6) == []
     remove(path)
     assert "(0 of 4)" in accept(path)[0]
