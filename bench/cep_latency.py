@@ -56,7 +56,11 @@ class Rig:
         catalog = catalog_settings(folder).load()
         make_tables(catalog)
         catalog.close()
-        env = environment(folder, port, port + 1) | {"DEXORDER_LOG_LEVEL": "warning"}
+        # The worker that takes the jobs sends no signs of life: with a usual lease the dispatches would be lost.
+        env = environment(folder, port, port + 1) | {
+            "DEXORDER_LOG_LEVEL": "warning",
+            "DEXORDER_RELAY_LEASE_SECONDS": "3600",
+        }
         self._env = env | {
             "DEXORDER_SPARK_SOURCE": self.source.address,
             "DEXORDER_SPARK_RELAY": self.relay_address,

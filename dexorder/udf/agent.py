@@ -12,6 +12,7 @@ from dexorder.udf.function import Function, Output, Same, values_of
 from dexorder.udf.outputs import VALUE_TYPES, check_fields
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
+from dexorder_udf.batch_points import BatchPoints, point_body, points_from
 from dexorder_udf.errors import ProtocolError
 from dexorder_udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, frame
 from dexorder_udf.options import OptionValue, ValueType
@@ -38,10 +39,10 @@ class Agent:
         self._function: Function[Any] | None = None
         self._session = AgentSession(function.wants)
         self._splitter = FrameSplitter(limit_bytes)
-        self._points = PointLayouts(in_batch=function.wants is Edge.BATCH)
+        self._points = PointLayouts(in_batch=False)
         self._out = PointWriter()
         self._begin: pb.BeginBatch | None = None
-        self._batch: list[Point] = []
+        self._batch: list[bytes] = []
         self._frames: list[bytes] = []
         self._has_timers = function.has_timers()
         self._newest_ns = -(1 << 63)
@@ -76,6 +77,8 @@ class Agent:
 
     def _take(self, bodies: Sequence[bytes], place: int) -> int:
         """Take messages from a place on for a while; return the place of the next one."""
+        if self._kind.wants is Edge.BATCH:
+            return self._take_in_batches(bodies, place)
         takes_points, until = self._session.takes_points, time.monotonic() + _QUIET_SECONDS
         for number in range(place, len(bodies)):
             body = bodies[number]
@@ -88,11 +91,26 @@ class Agent:
                 return number + 1
         return len(bodies)
 
+    def _take_in_batches(self, bodies: Sequence[bytes], place: int) -> int:
+        until = time.monotonic() + _QUIET_SECONDS
+        while place < len(bodies) and time.monotonic() < until:
+            if self._begin is not None and (end := points_from(bodies, place)) > place:
+                self._batch += bodies[place:end]
+                self._frames += bodies[place:end]
+                place = end
+            else:
+                self._take_request(bodies[place])
+                place += 1
+        return place
+
     def _take_request(self, body: bytes) -> None:
         request = messages.decode_request(body)
         kind = messages.kind_of(request)
         self._session.receives(kind, request.begin.size if kind is MessageKind.BEGIN else 0)
-        if kind is MessageKind.POINT:
+        if kind is MessageKind.POINT and self._begin is not None:  # in another form than all agents write
+            self._batch.append(point_body(request.point))
+            self._frames.append(body)
+        elif kind is MessageKind.POINT:
             self._take_point(body, self._points.learn(body, request.point), request.point.group)
         elif kind is MessageKind.BEGIN:
             self._begin = request.begin
@@ -103,10 +121,7 @@ class Agent:
             self._out.add_frame(messages.encode_message(_MANAGEMENT[kind](self, request)))
 
     def _take_point(self, body: bytes, point: Point, group: str) -> None:
-        if self._begin is not None:
-            self._batch.append(point)
-            self._frames.append(body)
-        elif self._has_timers:
+        if self._has_timers:
             self._take_in_time(body, point, group)
         else:
             function = self._running
@@ -128,7 +143,7 @@ class Agent:
 
     def _end_batch(self, body: bytes, end: pb.EndBatch) -> None:
         assert self._begin is not None
-        batch = messages.decode_batch(self._begin, self._batch, end)
+        batch = messages.decode_batch(self._begin, BatchPoints(self._batch), end)
         frames = [*self._frames, body]
         self._begin = None
         self._batch = []

@@ -6,7 +6,7 @@ import math
 
 from dexorder.udf.function import Function, option
 from dexorder.udf.functions.oscillators import Window
-from dexorder.udf.functions.rolling import at_least, mean_and_deviation, number
+from dexorder.udf.functions.rolling import at_least, mean_and_deviation, number, numbers
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
 
@@ -32,7 +32,8 @@ class Outliers(Function[Window]):
             return None
         mean, deviation = mean_and_deviation(values[:-1])
         values.pop(0)
-        return _if_far(point, value, mean, deviation, self.scale)
+        score = _score(value - mean, deviation)
+        return _scored(point, score) if abs(score) > self.scale else None
 
 
 class BatchOutliers(Function[None]):
@@ -47,21 +48,22 @@ class BatchOutliers(Function[None]):
         _above_0(self.scale)
 
     def batch(self, batch: Batch, state: None) -> Batch:
-        values = [number(each, self.field) for each in batch.points]
+        values = numbers(batch, self.field)
         far: list[Point] = []
         if values:
             mean, deviation = mean_and_deviation(values)
-            for point, value in zip(batch.points, values, strict=True):
-                if found := _if_far(point, value, mean, deviation, self.scale):
-                    far.append(found)
+            scores = [_score(value - mean, deviation) for value in values]
+            far = [_scored(batch.points[n], score) for n, score in enumerate(scores) if abs(score) > self.scale]
         return Batch(far, batch.name, batch.tags, batch.tmax_ns, batch.by_name)
 
 
-def _if_far(point: Point, value: float, mean: float, deviation: float, scale: float) -> Point | None:
-    distance = value - mean
+def _score(distance: float, deviation: float) -> float:
     # Among equal values, any other one is infinitely far.
-    score = distance / deviation if deviation else math.copysign(math.inf, distance) if distance else 0.0
-    return point.with_fields({**point.fields, "zscore": score}) if abs(score) > scale else None
+    return distance / deviation if deviation else math.copysign(math.inf, distance) if distance else 0.0
+
+
+def _scored(point: Point, score: float) -> Point:
+    return point.with_fields({**point.fields, "zscore": score})
 
 
 def _above_0(scale: float) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import cast
 
-from dexorder_udf.points import Point
+from dexorder_udf.points import Batch, Point
 
 
 @dataclass
@@ -93,3 +94,11 @@ def at_least(least: int, **options: int) -> None:
     for name, value in options.items():
         if value < least:
             raise ValueError(f'option "{name}": {value} is not at least {least}')
+
+
+def numbers(batch: Batch, field: str) -> list[float]:
+    """Return a field of all points of a batch as numbers; see `number` for the error."""
+    values = batch.column(field)
+    if set(map(type, values)) <= {float}:
+        return cast("list[float]", values)
+    return [number(each, field) for each in batch.points]

@@ -89,6 +89,14 @@ class Batch:
     tmax_ns: int = 0
     by_name: bool = False
 
+    def column(self, name: str) -> Sequence[Value | None]:
+        """Return the values of a field in the order of the points; None where a point does not have it.
+
+        Much faster than `points` for a function that reads few fields: no other value becomes an object.
+        """
+        column = getattr(self.points, "column", None)
+        return [each.fields.get(name) for each in self.points] if column is None else column(name)
+
     @property
     def group(self) -> str:
         """Return the id of the batch's group."""

@@ -36,6 +36,16 @@ class Large(Function[None]):
         return SAME if len(batch.points) > 1 else None
 
 
+class Sums(Function[None]):
+    """Sends the sum of a field, by its column."""
+
+    wants, provides = Edge.BATCH, Edge.STREAM
+
+    def batch(self, batch: Batch, state: None) -> Output:
+        values = [each for each in batch.column("n") if isinstance(each, int)]
+        return Point(batch.tmax_ns, {}, {"sum": sum(values), "points": len(batch.points)})
+
+
 class Reuser(Function[None]):
     """Returns the same object again, with another value."""
 
@@ -77,6 +87,32 @@ def test_the_same_point_is_the_same_bytes_whatever_is_in_it() -> None:
     frames.append(messages.encode_message(pb.Point.FromString(newer)))
     assert b"\xfa\x06\x03new" in frames[-1]
     assert started(Even).feed(b"".join(frames)) == b"".join([*frames[:40:2], frames[-1]])
+
+
+def test_a_batch_may_come_in_pieces_with_requests_between_its_points_and_in_other_forms() -> None:
+    points = [Point(NOW_NS + n, {}, {"n": n}) for n in range(20)]
+    frames = FrameSplitter().feed(b"".join(messages.encode_points([Batch(points, "w", {"t": "a"}, 7)])))
+    keepalive = messages.encode_message(pb.KeepaliveRequest(time=3))
+    # field by field, with a size of two bytes where one is enough, as another writer may have it
+    content = messages.decode_request(frames[5]).point.SerializeToString()
+    frames[5] = frames[5][:2] + bytes((len(content) & 127 | 128, len(content) >> 7)) + content
+    data = b"".join([*map(frame, frames[:3]), keepalive, *map(frame, frames[3:])])
+    for size in (1, 7, 64, len(data)):
+        agent = started(Sums)
+        answers = b"".join(agent.feed(data[first : first + size]) for first in range(0, len(data), size))
+        found = [messages.decode_response(body) for body in FrameSplitter().feed(answers)]
+        assert [each.WhichOneof("message") for each in found] == ["keepalive", "point"]
+        fields = found[1].point.fieldsInt
+        assert (fields["sum"], fields["points"], found[1].point.time) == (190, 20, 7)
+
+
+def test_a_broken_point_of_a_batch_is_the_error_and_what_was_before_it_is_sent() -> None:
+    good = Batch([Point(NOW_NS, {}, {"n": 4})], "w", {}, 7)
+    broken = b"".join(messages.encode_points([Batch([Point(NOW_NS, {}, {"text": "abc"})], "w", {}, 8)]))
+    agent = started(Sums)
+    answers = agent.feed(b"".join(messages.encode_points([good])) + broken.replace(b"abc", b"a\xffc"))
+    point, error = [messages.decode_response(body) for body in FrameSplitter().feed(answers)]
+    assert point.point.fieldsInt["sum"] == 4 and "bytes are not a message" in error.error.error and agent.ended
 
 
 def test_the_same_batch_is_the_same_bytes() -> None:
