@@ -16,13 +16,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from dexorder_common.kafka.client_errors import produce_error
 from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, producer_options
+from dexorder_gateway.kafkapixy.landing import Landing
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, Mode
 from dexorder_gateway.keys.ledger import Placed, Placing
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
-Report = tuple[asyncio.Future[Placed] | None, KafkaError | None, str, int, Placed]
-"""Future of the caller (None: async), error, topic, bytes, partition and offset."""
+Waiting = Placing | Landing[Placed]
+Report = tuple[Waiting | None, KafkaError | None, str, int, Placed]
+"""What the caller waits for (None: async), error, topic, bytes, partition and offset."""
 
 _POLL_SECONDS = 0.1
 _SYNC_LINGER_MS = 5.0
@@ -78,6 +80,8 @@ class RecordProducer:
         self._reports: deque[Report] = deque()
         self._waking = False  # whether the loop was woken and has not taken the reports yet
         self._fatal_error = False
+        self._landings: dict[Landing[Placed], tuple[float, str]] = {}
+        self._expiry: asyncio.TimerHandle | None = None
         self.queued = 0
         # The first is the event loop's, the second the thread's: their difference is the number still awaited.
         self._sync_queued = 0
@@ -93,12 +97,15 @@ class RecordProducer:
     async def send(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placed:
         """Write one record; return once all in-sync replicas have it, or raise `produce_error` within the timeout."""
         loop = asyncio.get_running_loop()
-        future = self.begin(topic, key, value, headers)
-        timer = loop.call_later(self._timeout_s, self._expire, future, topic)
+        record = Landing[Placed](loop)
+        self._queue(topic, key, value, headers, record)
+        self._landings[record] = loop.time() + self._timeout_s, topic
+        if self._expiry is None:
+            self._expiry = loop.call_later(self._timeout_s, self._expire)
         try:
-            return await future
+            return await record
         finally:
-            timer.cancel()
+            del self._landings[record]
 
     def begin(
         self, topic: str, key: bytes | None, value: bytes, headers: Headers, partition: int | None = None
@@ -134,7 +141,7 @@ class RecordProducer:
         key: bytes | None,
         value: bytes,
         headers: Headers,
-        future: asyncio.Future[Placed] | None,
+        future: Waiting | None,
         partition: int | None = None,
     ) -> None:
         chosen = self._partition(topic, key) if partition is None else partition
@@ -150,7 +157,8 @@ class RecordProducer:
         self.queued += 1
         if self._lingers and future is not None:
             self._sync_queued += 1
-            self._sync_came.set()
+            if not self._sync_came.is_set():
+                self._sync_came.set()
 
     def _partition(self, topic: str, key: bytes | None) -> int:
         if self._partitioner == "roundrobin":
@@ -160,15 +168,22 @@ class RecordProducer:
             return _EMPTY_KEY_HASH % count
         return _ANY
 
-    def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
-        if not future.done():
-            future.set_exception(self._not_acknowledged(topic))
+    def _expire(self) -> None:
+        """Fail the records that wait too long; all wait equally long, so the first one is the next."""
+        loop = asyncio.get_running_loop()
+        now_s, self._expiry = loop.time(), None
+        for record, (deadline_s, topic) in list(self._landings.items()):
+            if deadline_s > now_s:
+                self._expiry = loop.call_at(deadline_s, self._expire)
+                break
+            if not record.done():
+                record.set_exception(self._not_acknowledged(topic))
 
     def _not_acknowledged(self, topic: str) -> Uncertain:
         waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
         return Uncertain(f"{waited}, the record may have been written or may still be")
 
-    def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
+    def _report(self, future: Waiting | None, size: int, error: KafkaError | None, message: Any) -> None:
         offset = message.offset()
         placed = (message.partition(), -1 if offset is None else offset)  # none with acks of no replica
         self._reports.append((future, error, message.topic(), size, placed))

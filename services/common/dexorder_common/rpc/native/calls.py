@@ -1,8 +1,8 @@
 """One call: from its request through its handler to its status.
 
     request whole, or its first bytes -> handler, at once -> answer
-                                            | it waits: a Task
-                                            `- reset, lost connection, deadline: the Task is cancelled
+                                            | it waits: goes on in a callback
+                                            `- reset, lost connection, deadline: it is cancelled
 
 A call has ended for its client when its status was sent or its stream is gone; it ends here when its handler has left.
 """
@@ -32,7 +32,7 @@ from dexorder_common.rpc.native.framing import (
 from dexorder_common.rpc.native.line import CallerLeft, Line
 from dexorder_common.rpc.native.metadata import parse_timeout
 from dexorder_common.rpc.native.methods import Method
-from dexorder_common.rpc.native.stepping import begin
+from dexorder_common.rpc.native.stepping import Steps
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +55,8 @@ class Call(CallContext):
         "_method",
         "_requests",
         "_room",
+        "_steps",
         "_stream",
-        "_task",
         "_timer",
     )
 
@@ -67,7 +67,7 @@ class Call(CallContext):
         self._line = line
         self._deframer: Deframer | None = None
         self._is_gzip = False
-        self._task: asyncio.Task[Any] | None = None
+        self._steps: Steps[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_head = False
         self._is_gone = False
@@ -111,7 +111,7 @@ class Call(CallContext):
         """Note that the sent data has left."""
         self._is_waiting = False
         resolve(self._room)
-        if self._task is None and not self._is_gone:  # the answer was sent, its status waited for it
+        if self._steps is None and not self._is_gone:  # the answer was sent, its status waited for it
             self._finish()
             self._close()
 
@@ -160,28 +160,26 @@ class Call(CallContext):
         answers = self._method.behavior(request, self)
         if self._method.response_streaming:
             answers = self._send_all(answers)
+        steps = Steps(answers, self._loop, self._line.context(), self._left)
         try:
-            result, task = begin(answers, self._loop, self._line.context())
+            is_done, result = steps.first()
         except (Exception, asyncio.CancelledError) as error:
             self._fail(error)
             return
-        if task is None:
+        if is_done:
             self._succeed(result)
             return
-        self._task = task
-        task.add_done_callback(self._left)
+        self._steps = steps
         self._set_timer(None)
         if self._is_gone:  # the deadline, or the client, was faster than the first wait
-            task.cancel()
+            steps.cancel()
 
-    def _left(self, task: asyncio.Task[Any]) -> None:
-        self._task = None
-        if task.cancelled():
-            self._fail(asyncio.CancelledError())
-        elif (error := task.exception()) is not None:
-            self._fail(error)
+    def _left(self, result: Any, error: BaseException | None) -> None:
+        self._steps = None
+        if error is None:
+            self._succeed(result)
         else:
-            self._succeed(task.result())
+            self._fail(error)
 
     async def _send_all(self, answers: Any) -> None:
         if inspect.isawaitable(answers):  # a handler that writes to the context itself
@@ -258,10 +256,10 @@ class Call(CallContext):
         """Let the handler leave."""
         self._is_gone = True
         resolve(self._room)
-        if self._task is None:
+        if self._steps is None:
             self._close()
         else:
-            self._task.cancel()
+            self._steps.cancel()
 
     def _close(self) -> None:
         if self._timer is not None:

@@ -1,82 +1,141 @@
-"""Coroutines that run at once, inside the caller, and become a Task only where they first wait.
+"""Coroutines that run at once, inside the caller, and go on inside the callbacks of what they wait for.
 
-Most calls never wait, and a Task costs a turn of the event loop. Python 3.12 has eager tasks for this; this module does
-it on 3.11.
+A Task costs two turns of the event loop beyond those of its futures: one to begin, one to report its end. `Steps`
+drives a coroutine by asyncio's own protocol for futures and needs neither: a call that waits for one future goes on in
+that future's callback and is answered there. While it runs, `asyncio.current_task` returns the `Steps`, so timeouts and
+TaskGroups work in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio.tasks import _enter_task, _leave_task  # documented under "Extending asyncio"
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+Ended = Callable[[Any, BaseException | None], None]
+"""Takes the result of a coroutine, or what it has raised."""
 
 
-class _StandIn:
-    """What `asyncio.current_task` returns until there is a Task; ``asyncio.timeout`` and TaskGroup keep it."""
+class Steps(Generic[T]):
+    """A coroutine that has waited at least once; of a Task it has what code inside of it uses."""
 
-    __slots__ = ("task",)
+    __slots__ = (
+        "__weakref__",
+        "_awaited",
+        "_cancels",
+        "_context",
+        "_coroutine",
+        "_ended",
+        "_is_done",
+        "_loop",
+        "_message",
+        "_must_cancel",
+    )
 
-    def __init__(self) -> None:
-        self.task: asyncio.Task[Any] | None = None
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, context: Context, ended: Ended
+    ) -> None:
+        self._coroutine = coroutine
+        self._loop = loop
+        self._context = context
+        self._ended = ended
+        self._awaited: asyncio.Future[Any] | None = None
+        self._cancels = 0
+        self._must_cancel = False
+        self._message: Any = None
+        self._is_done = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
+    def done(self) -> bool:
+        """Return whether the coroutine has ended."""
+        return self._is_done
 
     def cancel(self, msg: Any = None) -> bool:
-        return self.task is not None and self.task.cancel(msg)
+        """Raise CancelledError where the coroutine waits; False if it has ended."""
+        if self._is_done:
+            return False
+        self._cancels += 1
+        if self._awaited is None or not self._awaited.cancel(msg):
+            self._must_cancel, self._message = True, msg
+        return True
 
     def cancelling(self) -> int:
-        return 0 if self.task is None else self.task.cancelling()
+        """Return how often it was cancelled, less the calls of `uncancel`."""
+        return self._cancels
 
     def uncancel(self) -> int:
-        return 0 if self.task is None else self.task.uncancel()
+        """Take one `cancel` back, as who has caused it handles it; return `cancelling`."""
+        self._cancels = max(0, self._cancels - 1)
+        return self._cancels
 
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop."""
+        return self._loop
 
-class _Begun(Coroutine[Any, Any, T]):
-    """A coroutine that has run up to its first wait; a Task takes over what it waits for."""
+    def get_coro(self) -> Coroutine[Any, Any, T]:
+        """Return the coroutine."""
+        return self._coroutine
 
-    __slots__ = ("_awaited", "_coroutine", "_is_first")
+    def get_name(self) -> str:
+        """Return a name for logs."""
+        return getattr(self._coroutine, "__qualname__", "call")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], awaited: Any) -> None:
-        self._coroutine = coroutine
-        self._awaited = awaited
-        self._is_first = True
+    def first(self) -> tuple[bool, T | None]:
+        """Run up to the first wait; return whether the coroutine has ended, and its result. Its error is raised."""
+        _enter_task(self._loop, self)  # type: ignore[arg-type]
+        try:
+            awaited = self._context.run(self._coroutine.send, None)
+        except StopIteration as end:
+            self._is_done = True
+            if self._must_cancel:
+                raise asyncio.CancelledError(self._message) from None
+            return True, end.value
+        except BaseException:
+            self._is_done = True
+            raise
+        finally:
+            _leave_task(self._loop, self)  # type: ignore[arg-type]
+        self._wait_for(awaited)
+        return False, None
 
-    def send(self, value: Any) -> Any:
-        if self._is_first:
-            self._is_first = False
-            return self._awaited
-        return self._coroutine.send(value)
+    def _next(self, _: Any = None) -> None:
+        """Go on after a wait, in our context; the future gives its result, or raises its error, in the coroutine."""
+        self._step(None)
 
-    def throw(self, *error: Any) -> Any:
-        self._is_first = False
-        return self._coroutine.throw(*error)
+    def _step(self, error: BaseException | None) -> None:
+        self._awaited = None
+        if self._must_cancel:
+            self._must_cancel, error = False, asyncio.CancelledError(self._message)
+        _enter_task(self._loop, self)  # type: ignore[arg-type]
+        try:
+            awaited = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
+        except StopIteration as end:
+            result, failure = end.value, None
+        except BaseException as raised:
+            result, failure = None, raised
+        else:
+            self._wait_for(awaited)
+            return
+        finally:
+            _leave_task(self._loop, self)  # type: ignore[arg-type]
+        self._is_done = True
+        if failure is None and self._must_cancel:
+            result, failure = None, asyncio.CancelledError(self._message)
+        self._ended(result, failure)
+        if isinstance(failure, KeyboardInterrupt | SystemExit):
+            raise failure
 
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Any:
-        return (yield from self._coroutine.__await__())
-
-
-def begin(
-    coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, context: Context
-) -> tuple[T | None, asyncio.Task[T] | None]:
-    """Run a coroutine up to its first wait; return its result, or the Task that goes on with it.
-
-    Call it where no task runs: in a callback of the event loop.
-    """
-    stand_in: Any = _StandIn()
-    _enter_task(loop, stand_in)
-    try:
-        awaited = context.run(coroutine.send, None)
-    except StopIteration as end:
-        return end.value, None
-    finally:
-        _leave_task(loop, stand_in)
-    stand_in.task = task = asyncio.Task(_Begun(coroutine, awaited), loop=loop, context=context)
-    return None, task
+    def _wait_for(self, awaited: Any) -> None:
+        if getattr(awaited, "_asyncio_future_blocking", None):
+            awaited._asyncio_future_blocking = False
+            self._awaited = awaited
+            awaited.add_done_callback(self._next, context=self._context)
+            if self._must_cancel and awaited.cancel(self._message):
+                self._must_cancel = False
+        elif awaited is None:  # a bare yield
+            self._loop.call_soon(self._next, context=self._context)
+        else:
+            wrong = RuntimeError(f"a handler awaited {awaited!r}, which is no future")
+            self._loop.call_soon(self._step, wrong, context=self._context)
