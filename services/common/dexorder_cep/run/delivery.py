@@ -20,7 +20,7 @@ class Firing:
     """Event of a trigger.
 
     Attributes:
-        event_id: Same for the same event, also when rows are fed again after a restart.
+        event_id: Same for the same event, even when rows are fed again after a restart.
         trigger_id: Id that the client gave.
         registration_number: Number of the registration; a trigger that is deleted and registered again has another one.
         ticker: The market.
@@ -104,8 +104,8 @@ class Registration:
         at_ns: Time of the registration; rows that were known by then never fire.
         tickers: Markets; None for all.
         heard: By ticker, which rows were settled at the registration. Others fire, though they may be older than it.
-        delivered: By ticker, where something was sent.
-        account: What it uses on all its tickers.
+        delivered: By ticker, for tickers with a sent event.
+        account: Resources that it uses on all its tickers.
         withheld: By ticker on which it is paused, the newest outcomes with the times at which their rows were settled.
         silent: By ticker, pauses that have ended, each with its start and end; rows that were settled in them do not
             fire.
@@ -151,12 +151,12 @@ class Registration:
         return ticker in self.withheld or ticker in self.silent
 
     def is_silenced(self, ticker: str, stamp_ns: int) -> bool:
-        """Tell whether what is settled at a time does not fire because of a pause; 0 stands for an unknown time."""
+        """Return whether rows settled at a time do not fire because of a pause; 0 stands for an unknown time."""
         return ticker in self.withheld or any(start < stamp_ns <= end for start, end in self.silent.get(ticker, ()))
 
     @property
     def silent_ns(self) -> int:
-        """Return the end of the last pause that has ended; 0 if none has."""
+        """Return the end of the last pause that has ended; 0 without one."""
         return max((end for spans in self.silent.values() for _, end in spans), default=0)
 
     def wants(self, ticker: str) -> bool:

@@ -67,8 +67,8 @@ class Engine:
     ) -> list[Outcome]:
         """Register a trigger; it examines the newest rows of its tickers.
 
-        Only rows that were settled after the registration fire. ``stamp`` says when rows were; without it, these are
-        the rows whose candle was closed, or that were traded, after the registration.
+        Only rows that were settled after the registration fire. ``stamp`` says when rows were settled; without it,
+        these are candles that closed, and trades that were made, after the registration.
 
         Args:
             trigger_id: Not registered yet.
@@ -86,7 +86,7 @@ class Engine:
             raise InvalidRequest(f"trigger_id {trigger_id!r} is registered")
         chosen = frozenset(tickers) if tickers else None
         for ticker in sorted(chosen or ()) if compiled.is_running else ():
-            self._find(ticker, TRADES_PERIOD)  # from here on closed candles wait for their trades
+            self._find(ticker, TRADES_PERIOD)  # closed candles now wait for their trades
         registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen, revision=revision)
         registration.withheld = {ticker: [] for ticker in chosen or () if is_paused}
         for ticker in chosen or () if pauses else ():
@@ -100,7 +100,7 @@ class Engine:
         return found
 
     def _of(self, registration: Registration) -> list[TickerSeries]:
-        """Return the series on which a trigger is evaluated, of those that have had rows."""
+        """Return the series with rows on which a trigger is evaluated."""
         period = registration.series_period
         if registration.tickers is None:
             return [each for each in self._series.values() if each.period_seconds == period]
@@ -108,7 +108,7 @@ class Engine:
         return [self._series[key] for key in keys if key in self._series]
 
     def remove(self, trigger_id: str) -> None:
-        """Remove a trigger; nothing happens if it is not registered."""
+        """Remove a trigger; do nothing if it is not registered."""
         if self._registrations.pop(trigger_id, None) is not None:
             for series in self._series.values():
                 for on_stream in series.streams.values():
@@ -171,7 +171,7 @@ class Engine:
             ticker: The market.
             rows: Time in ns, the exchange's id, price, amount, side or None. Times are cut to milliseconds, as Flink
                 does.
-            since_ns: Time from which on these are all trades. If it is after what was settled, there is a gap, and
+            since_ns: Time since which the trades are complete. If it is after the settled time, there is a gap, and
                 running candles start with the next one.
         """
         series = self._find(ticker, TRADES_PERIOD)
@@ -185,7 +185,7 @@ class Engine:
     def stamp(self, ticker: str, period_seconds: int, stamp_ns: int, since_ns: int) -> None:
         """Take it that the next rows of a series, all from ``since_ns`` on, were settled at ``stamp_ns``.
 
-        It decides which rows fire the triggers whose registration was before that time.
+        It decides which rows fire the triggers that were registered before that time.
         """
         series = self._find(ticker, period_seconds)
         self._stamp_ns = stamp_ns
@@ -278,7 +278,7 @@ class Engine:
         return series
 
     def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
-        """Start a trigger on a ticker: examine the newest rows; those that were settled since its registration fire."""
+        """Start a trigger on a ticker: examine the newest rows; rows that were settled since its registration fire."""
         parameters = registration.compiled.parameters
         mark = series.mark_after(registration.at_ns)
         series.deaf.add(registration.trigger_id)
@@ -555,7 +555,7 @@ def backtest(
         ticker: The market.
         rows: As ``Engine.feed_candles`` or ``Engine.feed_ticks`` takes them: trades for a running candle.
         candles: The closed candles of the same time, for a running candle.
-        since_ns: Time from which on trades are known.
+        since_ns: Start of the known trades.
 
     Returns:
         Events (``Firing``) in order. The last one is a ``TriggerEnded`` or a ``Suspension`` if the trigger would have

@@ -1,8 +1,8 @@
 """Pauses: outcomes that a paused trigger does not send, kept for as long as a resumption may be on its way. Pure.
 
-A paused trigger takes rows as any other, so that its state is that of the newest row when it is resumed. A client that
-resumes it may have its answer before the engine learns of it: what was settled in between is sent then. The engine may
-also learn of it before it has the rows of the pause: they are not sent either.
+A paused trigger takes rows as any other, so that its state belongs to the newest row when it is resumed. A client that
+resumes it may have its answer before the engine learns of it: events of rows settled in between are sent then. The
+engine may also learn of it before it has the rows of the pause: they are not sent either.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def withhold(
 ) -> list[Outcome]:
     """Keep the outcomes of a result on a ticker that is paused, but for the end of the trigger's time.
 
-    Once it is resumed they are dropped: the row was settled in the pause.
-    What is not sent starts no cooldown.
+    Once it is resumed they are dropped: the row was settled in the pause. An unsent outcome does not start a cooldown.
     """
     before = replace(registration.delivered.get(stream.ticker, Delivered()))
     found = deliver(registration, stream, result, period_ns)
@@ -45,7 +44,7 @@ def withhold(
 
 
 def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcome]:
-    """End the pause on a ticker; return the outcomes whose rows were settled after a time."""
+    """End the pause on a ticker; return the outcomes of rows that were settled after a time."""
     found: list[Outcome] = []
     registration.silent[ticker] = [(0, at_ns)]
     for stamp_ns, each in registration.withheld.pop(ticker, ()):
@@ -61,7 +60,7 @@ def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcom
 
 
 def skip(registration: Registration, ticker: str, pauses: Iterable[Sequence[int]]) -> None:
-    """Let a trigger not fire for what was settled in pauses of which the engine learns after their end."""
+    """Silence a trigger for rows that were settled in pauses of which the engine learns after their end."""
     spans = registration.silent.setdefault(ticker, [])
     spans += [(start_ns, end_ns) for start_ns, end_ns in pauses]
     del spans[:-MAX_PAUSES]

@@ -1,4 +1,4 @@
-"""End of requests: all jobs are over, a client cancels, or there is no progress for too long."""
+"""End of requests: all jobs are over, a client cancels, or progress is missing for too long."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Completion:
         self._ending: dict[str, LiveRequest] = {}
 
     def live(self, request_id: str) -> LiveRequest | None:
-        """Return a request whose outcome is not on disk."""
+        """Return a request if its outcome is not on disk yet."""
         return self._context.state.requests.get(request_id) or self._ending.get(request_id)
 
     def check_ready(self, requests: Iterable[LiveRequest] | None = None) -> None:
-        """Start to work out the outcome of those requests, or of any, whose jobs are all over."""
+        """Start to work out the outcome of the given requests, or of all, if their jobs are over."""
         context, now_ns = self._context, self._context.clock.monotonic_ns()
         for live in list(context.state.requests.values() if requests is None else requests):
             idle = not live.deciding and not live.ending and now_ns >= live.retry_ns
@@ -68,10 +68,10 @@ class Completion:
             self.check_ready([live])  # its next wave may be covered already
 
     async def cancel(self, request_id: str, *, stop_work: bool = True) -> None:
-        """End a request; nothing happens if it has ended or is unknown.
+        """End a request; do nothing if it has ended or is unknown.
 
         Args:
-            stop_work: Tell ingestors to stop what they do for it, as nobody else does.
+            stop_work: Tell ingestors to stop their work for it; False if the caller does that.
         """
         live = self._context.state.requests.get(request_id)
         if live is not None:
@@ -124,7 +124,7 @@ class Completion:
             context.signals.notify(f"topic:{topic}")
 
     def _revise(self, live: LiveRequest, outcome: Outcome, changes: Changes) -> list[str]:
-        """Count a query of provisional ranges, and announce candles that turned up; return the further topics."""
+        """Count a query of provisional ranges, and announce candles that turned up; return the topics to notify."""
         request, state = live.request, self._context.state
         now_ns = self._context.clock.wall_ns()
         if request.fetches_covered:

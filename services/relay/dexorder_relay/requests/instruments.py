@@ -70,7 +70,7 @@ def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
 
 
 def _check_fields(each: ListedInstrument) -> None:
-    """Check what the exchange says; what it does not say is absent, never 0 or empty."""
+    """Check the fields of an instrument; unknown ones are absent, never 0 or empty."""
     for name in _SIZES:
         size = getattr(each, name)
         if size is not None and not 0 < size <= sys.float_info.max:
@@ -81,7 +81,7 @@ def _check_fields(each: ListedInstrument) -> None:
             raise InvalidRequest(f"{each.ticker[:64]!r}: {name} {time_ns} is outside [0, {MAX_TIME_NS}] nanoseconds")
     for name in _TEXTS:
         if getattr(each, name) == "":
-            raise InvalidRequest(f"{each.ticker[:64]!r}: {name} is empty; leave out what the exchange does not say")
+            raise InvalidRequest(f"{each.ticker[:64]!r}: {name} is empty; leave out unknown fields")
 
 
 def _check_offer(offer: CandleOffer) -> None:

@@ -1,4 +1,4 @@
-"""Outcome of a request whose jobs are all over: coverage compared with the open times in the table.
+"""Outcome of a request after the end of its jobs: coverage compared with the open times in the table.
 
 Coverage promises a row or a verified hole for every period. The table, at its current snapshot, must confirm it period
 by period, since a surplus row in one place would make up for a lost one in a mere count. Where the table still lacks
@@ -42,9 +42,9 @@ class OutcomeDecider:
         self._retraction_log = retraction_log
 
     async def decide(self, live: LiveRequest, changes: Changes) -> Outcome | None:
-        """Return the outcome, or None if a further wave was planned or the request was ended meanwhile.
+        """Return the outcome, or None if another wave was planned or the request has ended in the meantime.
 
-        In either case the changes holds changes that must be made durable next.
+        In either case ``changes`` has changes that must be made durable next.
 
         Raises:
             Unavailable: The table cannot be read, or coverage cannot be retracted now.
@@ -98,7 +98,7 @@ class OutcomeDecider:
             raise Unavailable("candles that turned up are committed and not reported yet")
 
     def _final_alone(self, live: LiveRequest) -> Outcome:
-        """Return the outcome of a request whose final record alone counts; its end is the time of its rows."""
+        """Return the outcome of a request for which only the final record counts; its end is the time of its rows."""
         (job,) = (self._state.jobs[job_id] for job_id in live.jobs)
         now_ns = self._clock.wall_ns()
         return decide(end_ns=job.taken_ns, completed_ns=now_ns, row_count=job.row_count, wrong=job.error)

@@ -2,8 +2,8 @@
 
 First the retraction is in the table, then anything else changes. A kill in between leaves a retraction that the state
 does not have; the relay applies it at its next start (``server.py``). So the relay's database never knows more than the
-two tables. A retraction has a number of the same sequence as the dispatches: what an earlier dispatch brings no longer
-counts, what a later one brings does.
+two tables. A retraction has a number of the same sequence as the dispatches: pages of earlier dispatches no longer
+count, pages of later ones do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RetractionTable:
         return list(map(decode_retraction, found))
 
     def append(self, retractions: Sequence[Retraction], reason: str) -> None:
-        """Append retractions, all or none. A duplicate has no effect."""
+        """Append retractions, all or none. A duplicate is harmless."""
         table = RETRACTIONS.load_or_create(self._catalog)
         rows = [encode_retraction(each, reason) for each in retractions]
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
@@ -75,7 +75,7 @@ class RetractionLog:
         it is cancelled, so it runs in a task of the engine.
 
         Raises:
-            Unavailable: The table cannot be written now; nothing has changed.
+            Unavailable: The table cannot be written now; it is unchanged.
         """
         async with self._lock:
             number = self._numbers.next() if before is None else before - 1

@@ -1,4 +1,4 @@
-"""One connection: what its session reports goes to calls, what they send leaves in one write."""
+"""One connection: passes events of its session to calls, and the output of calls to the socket in one write."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        """Serve what the client has sent."""
+        """Serve data from the client."""
         self._signs.last_read_s = self._loop.time()
         self._pump(data)
 
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
     # ---- the session
 
     def _pump(self, data: bytes | None) -> None:
-        """Pass data to the session, events to calls, and output to the socket, until nothing moves."""
+        """Pass data to the session, events to calls, and output to the socket, until all are idle."""
         self._is_pumping = True
         try:
             is_moving = not self._transport.is_closing()
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
         self._end("")
 
     def abort(self) -> None:
-        """Drop what was not sent."""
+        """Drop unsent data."""
         self._transport.abort()
 
     def _end(self, reason: str) -> None:

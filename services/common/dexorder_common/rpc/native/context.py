@@ -1,4 +1,4 @@
-"""What a handler sees of its call: the methods of `grpc.aio.ServicerContext` that handlers and interceptors use."""
+"""A handler's view of its call: the methods of `grpc.aio.ServicerContext` that handlers and interceptors use."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class CallContext:
         return self._caller.auth
 
     def peer_identities(self) -> Sequence[bytes] | None:
-        """Return the caller's names, those of `peer_identity_key`."""
+        """Return the caller's names under `peer_identity_key`."""
         key = self.peer_identity_key()
         return None if key is None else self._caller.auth[key]
 
@@ -89,7 +89,7 @@ class CallContext:
         return next((name for name in names if self._caller.auth.get(name)), None)
 
     def time_remaining(self) -> float | None:
-        """Return the seconds to the call's deadline, 0 after it; None if it has none."""
+        """Return the seconds to the call's deadline, 0 after it; None without a deadline."""
         return None if self._deadline_s is None else max(0.0, self._deadline_s - self._loop.time())
 
     def set_code(self, code: grpc.StatusCode | int) -> None:
@@ -97,7 +97,7 @@ class CallContext:
         self._code = code if isinstance(code, int) else number_of(code)
 
     def code(self) -> int:
-        """Return the number of the status that was set; 0 if none was."""
+        """Return the number of the status that was set; 0 without one."""
         return self._code
 
     def set_details(self, details: str) -> None:

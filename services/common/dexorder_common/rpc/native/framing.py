@@ -52,7 +52,7 @@ class Deframer:
     """Messages of one request as their bytes arrive.
 
     Args:
-        limit: Largest message, as it is sent.
+        limit: Largest size of a message on the wire.
     """
 
     __slots__ = ("_limit", "_parts", "_size")

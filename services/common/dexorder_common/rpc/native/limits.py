@@ -1,4 +1,4 @@
-"""What the transport lets one connection use, and for how long; above it the call or the connection ends alone."""
+"""Limits of one connection, in size and time; beyond them only the call or the connection ends."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 MAX_STREAMS = 1_000
-"""Calls of a connection at the same time, with those whose handlers still end after a reset."""
+"""Calls of a connection at the same time, including reset calls with handlers that are still ending."""
 MAX_HEADER_BYTES = 16 * 1_024
 """Headers of a call, each with 32 bytes more as HTTP/2 counts; above it the answer is HTTP 431."""
 STREAM_WINDOW = 512 * 1_024
-"""Bytes that a client may send on a stream whose handler does not read."""
+"""Bytes that a client may send on a stream while its handler does not read."""
 CONNECTION_WINDOW = 16 * 1_024 * 1_024
 """The same of a connection, so one slow handler does not stop the others."""
 MAX_RESETS, RESETS_PER_SECOND = 20_000, 1_000
@@ -68,7 +68,7 @@ class ResetBucket:
 
 
 class Due(Enum):
-    """What a connection needs next."""
+    """Next step that a connection needs."""
 
     NOTHING = auto()
     PING = auto()
@@ -81,20 +81,20 @@ class Signs:
     """Signs of life of a connection, by the event loop's clock."""
 
     last_read_s: float
-    """Time of the last bytes; at first that of the connection."""
+    """Time of the last bytes; at first the time of the connection."""
     is_open: bool = False
     """Whether the client's preface has come."""
     has_calls: bool = False
     idle_since_s: float | None = None
     """Time when it was first seen without calls since the last one."""
     pinged_s: float | None = None
-    """Time of a ping that has no answer yet."""
+    """Time of a ping that is not answered yet."""
     left_s: float | None = None
     """Time when it was asked to leave."""
 
 
 def due(signs: Signs, now_s: float, limits: Limits) -> tuple[Due, float]:
-    """Return what a connection needs now, and the seconds after which to ask again.
+    """Return the step that a connection needs now, and the seconds after which to ask again.
 
     Bytes after a ping are as good as its answer, except that a client which was asked to leave has to.
     """

@@ -1,4 +1,4 @@
-"""What a call asks of its connection."""
+"""The connection's interface for a call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Line(Caller, Protocol):
         """Return a new context for a handler, without the values of other calls."""
 
     def respond(self, stream: int, message: bytes) -> bool | None:
-        """Send the only answer of a call and status OK; False if the status has to wait, None if nobody is there."""
+        """Send the only answer of a call and status OK; False if the status has to wait, None if the client is gone."""
 
     def head(self, stream: int, metadata: Metadata) -> None:
         """Send initial metadata."""

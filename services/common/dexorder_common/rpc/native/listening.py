@@ -1,4 +1,4 @@
-"""Sockets of a native server, its TLS, and what a connection tells about its client."""
+"""Sockets of a native server, its TLS, and the facts that a connection gives about its client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bound(address: str) -> list[socket.socket]:
 
 
 def _bound_unix(path: Path) -> socket.socket:
-    with suppress(OSError):  # one that a killed process has left; the caller has checked that nobody listens
+    with suppress(OSError):  # one that a killed process has left; the caller has checked that no process listens
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()
     made = socket.socket(socket.AF_UNIX)

@@ -15,7 +15,7 @@ Handler = Any
 
 
 class CallDetails(NamedTuple):
-    """What an interceptor learns of a call; `grpc.HandlerCallDetails`."""
+    """Facts about a call for an interceptor; `grpc.HandlerCallDetails`."""
 
     method: str
     invocation_metadata: Metadata
@@ -56,7 +56,7 @@ class Methods:
         self._generic += handlers
 
     def find(self, path: str, metadata: Callable[[], Metadata]) -> Method | None:
-        """Return the method of a path; None if there is none. Unknown paths are not kept: callers choose them."""
+        """Return the method of a path; None for an unknown one. Unknown paths are not kept: callers choose them."""
         if (known := self._known.get(path)) is not None:
             return known
         handler = self._handler(path)

@@ -1,4 +1,4 @@
-"""A gRPC server whose handlers and interceptors are those of `grpc.aio`."""
+"""A gRPC server with the handlers and interceptors of `grpc.aio`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class NativeServer:
     # ---- what connections report
 
     def context(self) -> Context:
-        """Return a new context for a handler: that of the server's start."""
+        """Return a new context for a handler: a copy of the server's context at its start."""
         return self._context.copy()
 
     def joined(self, connection: Connection) -> bool:

@@ -17,7 +17,7 @@ from dexorder_common.rpc.native.methods import Method
 class StreamingCall(Call):
     """The call is also the iterator of its requests.
 
-    Messages that nobody has read count against the stream's window, so a client can't send more than that.
+    Unread messages count against the stream's window, so a client can't send more than that.
     """
 
     __slots__ = ("_arrived", "_is_ended", "_reader")
