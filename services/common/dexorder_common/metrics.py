@@ -156,7 +156,7 @@ class _MetricsServer(ThreadingWSGIServer):
                     request.shutdown(socket.SHUT_RDWR)  # its thread sees the end and closes it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: a client that disconnects is no error of ours."""
+        """Do not log: a client that disconnects is not our error."""
 
 
 class _SilentHandler(WSGIRequestHandler):

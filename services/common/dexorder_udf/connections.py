@@ -163,7 +163,7 @@ class ProcessConnection(UdfConnection):
     def _read_stderr(self) -> None:
         assert self._process.stderr
         fd, rest = self._process.stderr.fileno(), b""
-        os.set_blocking(fd, False)  # the last look of a closing one may find nothing
+        os.set_blocking(fd, False)  # the last look of a closing one may find no output
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         while True:

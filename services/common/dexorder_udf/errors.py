@@ -27,7 +27,7 @@ class UdfError(SuiteError):
 
     Attributes:
         udf: The UDF's name.
-        reason: What happened, with the UDF's own words where it gave any.
+        reason: Description of the error, with the UDF's own words if it gave any.
     """
 
     code = Code.FAILED_PRECONDITION

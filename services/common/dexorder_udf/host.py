@@ -255,7 +255,7 @@ class UdfHost:
         self._end()
         self._restarts_in_a_row += 1
         if self._restarts_in_a_row > self.spec.max_restarts:
-            kind = UdfError if self.spec.prog else UdfUnreachable  # somebody else starts that one again
+            kind = UdfError if self.spec.prog else UdfUnreachable  # another supervisor starts that one again
             reason = f"{error.reason}; given up after {self.spec.max_restarts} restarts in a row"
             raise self._failed(kind(self.spec.name, reason)) from None
         self.restarts += 1

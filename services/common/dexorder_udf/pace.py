@@ -36,7 +36,7 @@ class Pace:
         return bool(self._sent)
 
     def sends(self, mark: int, size: int, now: float) -> None:
-        """Take it that a piece is sent before the keepalive ``mark``; marks grow."""
+        """Note that a piece is sent before the keepalive ``mark``; marks grow."""
         self._sent.append((mark, size, now))
         self._under_way += size
 

@@ -98,7 +98,7 @@ class PointLayouts:
         return point
 
     def _note(self, group: str) -> None:
-        """Take it that a point fitted no layout."""
+        """Note that a point fitted no layout."""
         if group not in self._groups:
             if len(self._groups) < _MOST_SERIES:
                 self._groups.add(group)

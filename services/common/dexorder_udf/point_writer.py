@@ -101,7 +101,7 @@ class PointWriter:
 
 
 def _head(size: int) -> bytes:
-    """Return what precedes the message of a point in its frame."""
+    """Return the bytes before the message of a point in its frame."""
     tag_and_size = POINT_TAG + encode_varint(size)
     return encode_varint(len(tag_and_size) + size) + tag_and_size
 

@@ -18,7 +18,7 @@ _S = 1_000_000_000
 
 
 def without(source: Source, span_ns: tuple[int, int], coarser: Coarser) -> Source:
-    """Return a source that lacks what opens in [start, end), nanoseconds; answers are as long as the limit allows."""
+    """Return a source without rows that open in [start, end), nanoseconds; answers are as long as the limit allows."""
     span_s = -(-span_ns[0] // _S), -(-span_ns[1] // _S)
     return (
         _AbsentTrades(source, span_s, coarser) if isinstance(source, TradeSource) else _Absent(source, span_s, coarser)

@@ -100,7 +100,7 @@ def aggregate(fine: Candles, period: Period) -> Candles:
 
 @dataclass(frozen=True, slots=True)
 class MarketSummary:
-    """Summary of some hours of one market, to the minute; all 0 where there was no candle.
+    """Summary of some hours of one market, to the minute; all 0 without candles.
 
     ``mean`` is the price weighted by volume, estimated from the minutes' closes.
     """

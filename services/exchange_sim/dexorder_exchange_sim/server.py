@@ -193,7 +193,7 @@ class Simulator:
         return self._connections[transport]
 
     def _ask_replica(self, rule: FaultRule, dialect: SimDialect, path: str, query: Query) -> SimAnswer:
-        """Return the answer of a replica that is behind, or lacks what opens in the rule's span."""
+        """Return the answer of a replica that is behind, or lacks rows that open in the rule's span."""
         if rule.span is None or rule.kind == "behind":
             return self._ask(dialect, path, query, now_ns=max(0, self.clock.now_ns() - int(rule.lag_s * 1e9)))
         return self._ask(dialect, path, query, venue=self.venue.without(rule.span, rule.coarser))
@@ -255,7 +255,7 @@ class Simulator:
 async def _keep_silent(request: web.Request, rule: FaultRule, answer: web.Response) -> web.StreamResponse:
     """Apply a fault of `faults.SILENCES`; the returned response never arrives completely.
 
-    ``hang`` sends nothing, ``stall`` the head and half of the body, ``drip`` the head and a byte every ``drip_s``.
+    ``hang`` stays silent; ``stall`` sends the head and half of the body, ``drip`` the head and a byte every ``drip_s``.
     ``reset`` answers with a TCP reset.
     """
     body = answer.body if isinstance(answer.body, bytes) else b""

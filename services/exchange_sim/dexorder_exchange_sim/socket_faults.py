@@ -1,4 +1,4 @@
-"""Messages on their way to a WebSocket's client, and what faults do to them. Pure.
+"""Messages on their way to a WebSocket's client, and the effects of faults on them. Pure.
 
 | kind | |
 | --- | --- |
@@ -47,7 +47,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendHalf:
-    """The first half of a text frame; what follows would be read as its rest."""
+    """The first half of a text frame; later bytes would be read as its rest."""
 
     text: str
 

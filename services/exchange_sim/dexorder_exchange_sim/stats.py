@@ -56,7 +56,7 @@ class Stats:
         self._faults[kind] += 1
 
     def socket(self, what: str, number: int = 1) -> None:
-        """Count what happened at WebSockets: ``opened``, ``closed``, ``messages`` sent, ``commands`` received."""
+        """Count events at WebSockets: ``opened``, ``closed``, ``messages`` sent, ``commands`` received."""
         self._sockets[what] += number
 
     def ban(self, retry_after_s: float, *, now_s: float) -> None:

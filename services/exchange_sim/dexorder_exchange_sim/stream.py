@@ -97,7 +97,7 @@ class Merge:
         self._push(self._added, key, feed)
 
     def remove(self, key: Hashable) -> None:
-        """Remove a feed; an unknown key changes nothing."""
+        """Remove a feed; ignore an unknown key."""
         self._feeds.pop(key, None)
 
     def take(self, now_ns: int, limit: int) -> list[tuple[Hashable, Event]]:

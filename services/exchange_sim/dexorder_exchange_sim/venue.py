@@ -126,7 +126,7 @@ class SimVenue:
         return first
 
     def without(self, span_ns: tuple[int, int], coarser: Coarser) -> SimVenue:
-        """Return the venue as a replica has it that lacks what opens in [start, end), nanoseconds."""
+        """Return the venue of a replica that lacks rows that open in [start, end), nanoseconds."""
         replica = copy.copy(self)
         replica.sources = {id: without(source, span_ns, coarser) for id, source in self.sources.items()}
         replica.dark = {id: without(source, span_ns, coarser) for id, source in self.dark.items()}

@@ -83,7 +83,7 @@ def _check_named(caller: Caller, key: str, allowed: frozenset[str], field: str, 
 
 
 def owns(caller: Caller | None, client_id: str) -> bool:
-    """Return whether the caller may see and change what belongs to a client."""
+    """Return whether the caller may see and change a client's data."""
     return caller is None or is_admin(caller) or client_id == caller.client_id
 
 

@@ -190,7 +190,7 @@ class ReplayPool:
         await self._free.acquire()
         self.active += 1
         state = self._monitor.state
-        # Without another leader since the epoch, no record was lost. What retention removed can't be compared.
+        # Without another leader since the epoch, no record was lost. Records that retention removed can't be compared.
         check_log = span.epoch >= 0 and state.epochs.get(span.partition, span.epoch) != span.epoch
         check_log &= span.end >= state.starts.get(span.partition, 0)
         # librdkafka compares a log only for a consumer that has not read it yet.

@@ -171,8 +171,8 @@ class TopicReader:
     def ack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
         """Ack (partition, offset) pairs; the commit follows by itself.
 
-        A process that was just started has issued nothing, but its predecessor may have issued everything up to the
-        log's end: such an ack counts, and the record is not delivered.
+        A process that was just started has issued no records, but its predecessor may have issued all up to the log's
+        end: such an ack counts, and the record is not delivered.
 
         Raises:
             InvalidRequest: An offset is beyond the log; no pair is acked then.

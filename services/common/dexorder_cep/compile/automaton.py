@@ -77,7 +77,7 @@ def build(pattern: tuple[Quantified, ...]) -> Automaton:
 
 
 def is_greedy(each: Quantified) -> bool:
-    """Tell whether Flink makes a quantifier greedy: a fixed number and ``?`` are not."""
+    """Return whether Flink makes a quantifier greedy: a fixed number and ``?`` are not."""
     fixed = each.least == each.most
     return each.written and not each.reluctant and not fixed and (each.least, each.most) != (0, 1)
 

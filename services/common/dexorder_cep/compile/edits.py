@@ -31,7 +31,7 @@ _OF_WINDOWS = AGGREGATES | MORE_AGGREGATES | {"FIRST_VALUE", "LAST_VALUE"}
 
 
 def differences(old: CompiledTrigger, new: CompiledTrigger) -> tuple[str, ...]:
-    """Return the names of what differs between two triggers so that one can't go on with the other's state."""
+    """Return the names of differences between two triggers that keep one from continuing with the other's state."""
     before, after = (read_text(each.sql, each.given) for each in (old, new))
     found = dict.fromkeys(_of_rows(before, after))
     found |= dict.fromkeys(_of_parameters(old, new, conditions_differ=_bare(before.where) != _bare(after.where)))
@@ -41,7 +41,7 @@ def differences(old: CompiledTrigger, new: CompiledTrigger) -> tuple[str, ...]:
 
 
 def _of_rows(old: syntax.Select, new: syntax.Select) -> Iterator[str]:
-    """Yield what differs in the rows that a trigger keeps."""
+    """Yield the differences in the rows that a trigger keeps."""
     if isinstance(old.source, syntax.Match) and isinstance(new.source, syntax.Match):
         for name, clause in _OF_MATCH.items():
             if _bare(getattr(old.source, name)) != _bare(getattr(new.source, name)):

@@ -71,7 +71,7 @@ class Parameters:
 
 
 def is_running(period_seconds: int, on: str | None) -> bool:
-    """Tell whether a trigger is evaluated on the running candle of a period; 0 stands for trades."""
+    """Return whether a trigger is evaluated on the running candle of a period; 0 stands for trades."""
     return period_seconds != TRADES_PERIOD and on in ("tick", "bar")
 
 

@@ -59,7 +59,7 @@ class RowQuery(NamedTuple):
 
 
 def compile_relation(source: syntax.Relation, alias: str | None) -> Relation:
-    """Return what stands after FROM.
+    """Return the relation after FROM.
 
     Raises:
         InvalidSql: It is not supported, or a name or type in it is refused.

@@ -49,7 +49,7 @@ class RowScope:
         return None
 
     def crossing(self, node: syntax.Operation) -> Typed:
-        """Refuse it: one row crosses nothing."""
+        """Refuse it: one row cannot cross a value."""
         raise refuse(node.at, f"{node.operator} is accepted in WHERE of a SELECT over rows, outside of another one")
 
 

@@ -1,4 +1,4 @@
-"""Functions of texts, and the meter of their cost. Pure but for the meter.
+"""Functions of texts, and the meter of their cost. Pure except the meter.
 
 The number of nodes of a trigger does not limit the size of its texts: each of eight nested queries can multiply it by a
 hundred. So a text has a largest size, and its bytes are steps of the trigger's work.
@@ -64,7 +64,7 @@ def _too_large() -> TriggerFailed:
 
 
 def like(text: str, pattern: str, escape: str = "\\") -> bool:
-    """Tell whether a text fits a LIKE pattern, in steps proportional to text times pattern at most."""
+    """Return whether a text fits a LIKE pattern, in steps proportional to text times pattern at most."""
     parts: list[str | None] = []  # None is %, "" is _, any other string is itself
     index = 0
     while index < len(pattern):

@@ -86,7 +86,7 @@ def parse(tokens: Sequence[Token]) -> Select:
 
 
 def _begins_nothing(token: Token) -> bool:
-    """Tell whether no text of a trigger starts with a token: it starts another statement of Flink, or is the end."""
+    """Return whether no text of a trigger starts with a token: it starts another statement of Flink, or is the end."""
     return token.word in _STATEMENTS or token.kind == "end"
 
 

@@ -43,7 +43,7 @@ class TokenReader:
         return token
 
     def sees(self, *words: str) -> bool:
-        """Tell whether the next tokens are these words or symbols."""
+        """Return whether the next tokens are these words or symbols."""
         return self._words[self._index : self._index + len(words)] == words
 
     def accept(self, *words: str) -> bool:

@@ -69,5 +69,5 @@ def value_size(value: object) -> int:
 
 
 def size_of(values: tuple[object, ...] | list[object]) -> int:
-    """Return the memory of a row, or of any list of values, in bytes: what Python takes, roughly."""
+    """Return the memory of a row, or of any list of values, in bytes: roughly Python's."""
     return _ROW_BYTES + _VALUE_BYTES * len(values) + sum(len(each) for each in values if type(each) is str)

@@ -81,12 +81,12 @@ class Delivered:
 
 
 class Heard(NamedTuple):
-    """What of a market was settled at a registration.
+    """Rows of a market that were settled at a registration.
 
     Attributes:
-        until_ns: Time up to which all rows were.
-        trade_ids: Trades of the millisecond behind it that were, too. Others of that millisecond were not: the times of
-            rows are cut to milliseconds, a record can end between two trades of one.
+        until_ns: Time up to which all rows were settled.
+        trade_ids: Settled trades of the next millisecond. Its other trades were not settled: the times of rows are cut
+            to milliseconds, and a record can end between two trades of one.
     """
 
     until_ns: int
@@ -135,7 +135,7 @@ class Registration:
         return self.at_ns if heard is None else heard.until_ns
 
     def knew(self, ticker: str, time_ns: int, identity: object) -> bool:
-        """Tell whether a row was known at the registration.
+        """Return whether a row was known at the registration.
 
         Args:
             time_ns: Close of the candle, or time of the trade.
@@ -147,7 +147,7 @@ class Registration:
         return time_ns <= heard.until_ns or identity in heard.trade_ids
 
     def has_been_paused(self, ticker: str) -> bool:
-        """Tell whether it matters when rows were settled."""
+        """Return whether it matters when rows were settled."""
         return ticker in self.withheld or ticker in self.silent
 
     def is_silenced(self, ticker: str, stamp_ns: int) -> bool:
@@ -160,7 +160,7 @@ class Registration:
         return max((end for spans in self.silent.values() for _, end in spans), default=0)
 
     def wants(self, ticker: str) -> bool:
-        """Tell whether the trigger is for a market."""
+        """Return whether the trigger is for a market."""
         return self.tickers is None or ticker in self.tickers
 
 

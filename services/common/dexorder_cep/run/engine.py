@@ -140,7 +140,7 @@ class Engine:
             registration.withheld.setdefault(ticker, [])
 
     def resume(self, trigger_id: str, ticker: str, at_ns: int) -> list[Outcome]:
-        """End a pause; return what rows have given that were settled after a time, when the pause ended."""
+        """End a pause at a time; return the outcomes of rows that were settled after it."""
         registration = self._registrations.get(trigger_id)
         found = released(registration, ticker, at_ns) if registration is not None else []
         if found and isinstance(found[-1], TriggerEnded):
@@ -183,7 +183,7 @@ class Engine:
         return self._feed(ticker, TRADES_PERIOD, cut)
 
     def stamp(self, ticker: str, period_seconds: int, stamp_ns: int, since_ns: int) -> None:
-        """Take it that the next rows of a series, all from ``since_ns`` on, were settled at ``stamp_ns``.
+        """Note that the next rows of a series, all since ``since_ns``, were settled at ``stamp_ns``.
 
         It decides which rows fire the triggers that were registered before that time.
         """

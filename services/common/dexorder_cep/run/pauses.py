@@ -28,7 +28,7 @@ MAX_WITHHELD = 100
 def withhold(
     registration: Registration, stream: Stream, result: RunResult, period_ns: int, stamp_ns: int
 ) -> list[Outcome]:
-    """Keep the outcomes of a result on a ticker that is paused, but for the end of the trigger's time.
+    """Keep the outcomes of a result on a ticker that is paused, except the end of the trigger's time.
 
     Once it is resumed they are dropped: the row was settled in the pause. An unsent outcome does not start a cooldown.
     """

@@ -84,7 +84,7 @@ class RunningCandles:
             self._closed.extend(candles)
 
     def settle(self, until_ns: int) -> Iterator[Formed]:
-        """Take it that every candle that opens before a time is closed."""
+        """Note that every candle that opens before a time is closed."""
         if self.looks_back:
             self._settled_ns = max(self._settled_ns, until_ns)
             yield from self._ready()

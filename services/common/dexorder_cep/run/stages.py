@@ -1,6 +1,6 @@
 """Derived rows: WHERE, OVER and windows before a trigger's own condition or pattern. Pure.
 
-A derived row is a tuple of its time, what identifies it (the id of the newest trade, or the end of its window), and its
+A derived row is a tuple of its time, its identity (the id of the newest trade, or the end of its window), and its
 columns. A stage is the state of one step of a trigger on one ticker.
 """
 
@@ -33,7 +33,7 @@ class RowStage:
         return self._derive(row, ticker, self._history)
 
     def peek(self, row: Row, ticker: str) -> Row | None:
-        """Return what ``push`` would, and remember nothing: the row may still change."""
+        """Return the result of ``push`` without its effects: the row may still change."""
         held = self._account.state_bytes
         derived = self._derive(row, ticker, [list(each) for each in self._history])
         self._account.state_bytes = held

@@ -43,7 +43,7 @@ class WindowTotals:
         self._start_until = 0
 
     def changed(self, start: int) -> None:
-        """Forget what includes a slice, to which a late row was added."""
+        """Forget totals that include a slice, to which a late row was added."""
         is_in_ends = self._ends_of is not None and 0 <= start - self._ends_of < len(self._ends) * self._width
         is_in_start = self._start_of is not None and self._start_of <= start < self._start_until
         if is_in_ends or is_in_start:

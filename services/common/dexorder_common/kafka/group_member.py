@@ -372,7 +372,7 @@ def _is_commit(offset: int) -> bool:
 
 
 def _stamp(message: Message) -> tuple[object, ...]:
-    """Return what distinguishes a record from another one that a different log has at its offset."""
+    """Return values that distinguish a record from another log's record at its offset."""
     return message.timestamp(), message.leader_epoch(), message.key(), len(message)
 
 

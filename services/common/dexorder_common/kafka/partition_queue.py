@@ -102,9 +102,9 @@ class PartitionQueue(Generic[T]):
         self._read_at: int | None = None
         # Where the consumer is to continue; None if it is there.
         self._position: int | None = None
-        # By offset, what identifies the first two and the last of the records that came together last.
+        # By offset, stamps of the first two and the last of the records that came together last.
         self._stamps: dict[int, object] = {}
-        # End of what has been read again of them; None if the consumer does not read them again.
+        # End of their part that has been read again; None if the consumer does not read them again.
         self._again_at: int | None = None
         # Kafka's commit, as far as we know; our last one, which Kafka may have.
         self._committed: Commit | None = None
@@ -234,13 +234,13 @@ class PartitionQueue(Generic[T]):
 
         Records may be read again without that, and are passed: librdkafka counts the records of a call as consumed when
         the call returns, and continues at the place before them if a rebalance has interrupted the fetching in the
-        call, also one for another topic.
+        call, even for another topic.
 
         Args:
             epoch: Epoch of the last record.
             first_epoch: Epoch of the first record.
-            stamp_of: Returns what distinguishes a record from another one at its offset; without it, no record counts
-                as read again.
+            stamp_of: Returns a stamp that distinguishes a record from another one at its offset; without it, no record
+                counts as read again.
         """
         if not self._reads:
             return True
@@ -350,7 +350,7 @@ class PartitionQueue(Generic[T]):
         return self.length >= self._most_records(share) or self.length_bytes >= self.rules.buffer_bytes // share
 
     def has_room(self, share: int) -> bool:
-        """Return whether fetching may go on after it was full."""
+        """Return whether fetching may continue after the queue was full."""
         most_bytes = self.rules.buffer_bytes // share
         return self.length <= self._most_records(share) // 2 and self.length_bytes <= most_bytes // 2
 
@@ -358,7 +358,7 @@ class PartitionQueue(Generic[T]):
         most = self.rules.buffer_records
         return most if share == 1 else max(most // share, min(most, MIN_SHARE_RECORDS))
 
-    # ---- what callers do
+    # ---- calls of users
 
     def take(self, limit: int, *, now_ns: int) -> list[tuple[int, T, str]]:
         """Return offset, record and reason of the next deliveries: due ones, then new ones."""

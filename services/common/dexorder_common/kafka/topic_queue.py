@@ -1,4 +1,4 @@
-"""Records of one topic that a member of a group may deliver, and what its consumer is to do. Pure: no I/O, no clock.
+"""Records of one topic that a member of a group may deliver, and commands for its consumer. Pure: no I/O, no clock.
 
 Partitions take turns, and due records come before new ones. The owner guards the queue with a lock: the member's thread
 adds records, callers take them.
@@ -153,7 +153,7 @@ class TopicQueue(Generic[T]):
         part = self._partitions.get(partition)
         return part is None or part.has_room(self._share)
 
-    # ---- what callers do
+    # ---- calls of users
 
     def take(self, limit: int = 1, *, now_ns: int) -> list[Delivery[T]]:
         """Return the next deliveries; empty without records, or if too many are unacked."""

@@ -139,9 +139,9 @@ def write_claims(table: Table, rows: Sequence[CoverageRow]) -> str:
 def read_coverage(
     catalog: Catalog, row_filter: BooleanExpression = ALWAYS_TRUE, columns: tuple[str, ...] = ("*",)
 ) -> Iterator[pa.Table]:
-    """Yield all rows of coverage. Those that are not collected yet come unfiltered and with all columns.
+    """Yield all rows of coverage. Rows that are not collected yet come unfiltered and with all columns.
 
-    A row may come twice, which changes nothing.
+    A row may come twice, which is harmless.
     """
     collected, waiting = _read_waiting(catalog)
     if collected is not None:

@@ -404,7 +404,7 @@ UDF_OUTPUTS = "dexorder.udf.outputs"
 
 
 def udf_table(name: str) -> IcebergTable:
-    """Return the table with the output of a UDF. Fields are in a map for each type, so a new field changes nothing."""
+    """Return the table with the output of a UDF. A map for each type has the fields, so the schema is fixed."""
     return IcebergTable(
         f"{NAMESPACE}.{UDF_PREFIX}{name}",
         _UDF_SCHEMA,

@@ -5,8 +5,8 @@ follows (docs/decisions/0018). Peers connect to the proxy, and the proxy connect
 in both directions. When a peer has gone, libzmq reads its last byte and then the end of the stream. A peer that sends
 faster than libzmq reads has to wait, like without the proxy.
 
-With `UnreadBytes`, a peer has to wait as well while too much of it is unread. If that is no complete message, it would
-wait for ever, so its connection is closed.
+With `UnreadBytes`, a peer has to wait as well while too many of its bytes are unread. If they are not a complete
+message, it would wait forever, so its connection is closed.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class _PeerSide(_Side):
 
     Args:
         all_peers: Peers of the proxy.
-        peers: Those of this port.
-        inner: Port on which libzmq listens, the count of what its owner has not read, and which peers it takes.
+        peers: Peers of this port.
+        inner: Port on which libzmq listens, the count of unread bytes, and which peers it takes.
     """
 
     def __init__(self, all_peers: set[_PeerSide], peers: set[_PeerSide], inner: _Inner) -> None:
@@ -252,7 +252,7 @@ class _PeerSide(_Side):
             self._loop.call_later(STUCK_SECONDS, self._close_if_stuck, counted.read, unread.reads)
 
     def inner_is_full(self, is_full: bool) -> None:
-        """Wait while libzmq reads nothing."""
+        """Wait while libzmq does not read."""
         self._is_inner_full = is_full
         self._read_or_wait()
 

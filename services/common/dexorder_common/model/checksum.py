@@ -2,7 +2,7 @@
 
 A coarser candle, here a *cell*, has the first open, the highest high, the lowest low, the last close and the sum of the
 volumes of the finer candles in it. Ingestors prove with it the fetched candles, and ``dexorder verify`` compares
-the table with it. docs/completeness.md states under "Checksums" what follows if they agree.
+the table with it. docs/completeness.md states under "Checksums" the conclusions if they agree.
 """
 
 from __future__ import annotations

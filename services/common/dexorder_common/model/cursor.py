@@ -8,7 +8,7 @@ from dexorder_common.model.errors import InvalidRequest
 
 
 class Cursor(NamedTuple):
-    """Position of an item in a log. Its text, ``EPOCH:SEQUENCE``, is what people store and type.
+    """Position of an item in a log. People store and type its text, ``EPOCH:SEQUENCE``.
 
     Attributes:
         epoch: Id of the log, another one for another file.

@@ -1,4 +1,4 @@
-"""Kinds of market data, each as one value: topic, table, and what jobs, coverage and readers need to know. Pure.
+"""Kinds of market data, each as one value: topic, table, and facts for jobs, coverage and readers. Pure.
 
 Every part iterates over ``DATASETS`` or asks the dataset of a series. A new kind is one more value here, and a source
 in the ingestor, a decoder in Spark and a reader in the client that take it. docs/adding-a-dataset.md has the steps.

@@ -191,7 +191,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request and what became of it.
+    """A request and its outcome.
 
     Attributes:
         outcome: None until the request has ended.
@@ -419,7 +419,7 @@ class PageResult:
 
     Attributes:
         refused: The reason; None for a good page.
-        fetched_ns: Time at which the exchange answered; 0 if it is not known. It decides nothing.
+        fetched_ns: Time at which the exchange answered, for information only; 0 if it is not known.
         rows: Candles written; 0 for a refused page.
         evidence: Proofs of the page as `proof` encodes them; the relay receives ``provisional`` instead.
         provisional: The part of ``empty`` that no final proof covers, on the relay's side.

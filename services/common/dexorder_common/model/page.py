@@ -70,7 +70,7 @@ class PageHeaders:
             of a candle the one with the larger number of the dispatch, then of the page, is kept.
         span: The sub-range that the page settles; on the final, the range of the dispatch.
         empty: Verified-empty ranges inside ``span``.
-        fetched_ns: Time at which the exchange answered, by the ingestor's clock. It decides nothing.
+        fetched_ns: Time at which the exchange answered, by the ingestor's clock; for information only.
         trace: Id that joins the log lines of one dispatch.
         proofs: Proofs that the candles of parts of ``span`` are complete.
         amends: Whether the candles replace some that the same dispatch has sent, after late trades.

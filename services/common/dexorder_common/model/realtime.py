@@ -118,7 +118,7 @@ class ProvisionalSpan(NamedTuple):
     Attributes:
         first_id: The first id that no source has shown; empty if unknown. ``last_id`` is the last one.
         since_ns: Time since which it is provisional.
-        queries: Number of times that the exchange was asked again, and had nothing.
+        queries: Number of times that the exchange was asked again without a new trade.
     """
 
     span: TimeRange
@@ -239,7 +239,7 @@ class Resumption:
         last_trade_id: Id of the last trade settled before; empty if it is not known.
         candles: By period, the open time of the first candle that is wanted; may lie in the future.
         first_ns: By period, the open time of the first candle of all dispatches.
-        provisional: Spans to go on asking about.
+        provisional: Spans that are still to be queried.
         unchecked: Candles to compare.
         compared_ns: Time before which REST has shown the recorded values of all trades; None if it records none.
     """

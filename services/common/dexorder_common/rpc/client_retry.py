@@ -19,7 +19,7 @@ from dexorder_common.rpc.error_details import STATUS_DETAILS
 
 
 class Failure(Enum):
-    """Kinds of failed calls, by what another attempt can change."""
+    """Kinds of failed calls, by the use of another attempt."""
 
     UNANSWERED = auto()
     """The server did not answer; it may or may not have acted. Repeat an idempotent call."""

@@ -78,7 +78,7 @@ def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalReques
 def decode_request(
     message: ingest_pb2.SubmitHistoricalRequest | ingest_pb2.OHLCRequest, *, refresh: bool = False
 ) -> HistoryRequest:
-    """Return a request, unchecked but for its dataset. The older form of the message names no client and no dataset."""
+    """Return a request; only its dataset is checked. The older form of the message names no client and no dataset."""
     client_id, dataset = "", ""
     if isinstance(message, ingest_pb2.SubmitHistoricalRequest):
         client_id, dataset = message.client_id, message.dataset

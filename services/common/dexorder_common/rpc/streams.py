@@ -26,7 +26,7 @@ _FIELD = "keep_alive"
 
 
 class StreamSilent(Exception):
-    """An endless stream gave nothing, not even a keep-alive: its server is frozen, or a proxy does not reach it."""
+    """An endless stream was silent, even without keep-alives: its server is frozen, or a proxy does not reach it."""
 
 
 def keep_alive_answer(path: str) -> bytes | None:

@@ -154,7 +154,7 @@ class SocketSession(ABC):
         return list(self._keys)
 
     def subscribe(self, key: Hashable, now_ns: int) -> None:
-        """Begin a subscription now; one that exists continues."""
+        """Start a subscription now; one that exists continues."""
         if key in self._keys:
             return
         self._keys[key] = None
@@ -168,7 +168,7 @@ class SocketSession(ABC):
         self._merge.remove(key)
 
     def restart(self, now_ns: int) -> None:
-        """Begin all subscriptions again at a time, after the clock was set; what lies between is not sent."""
+        """Restart all subscriptions at a time, after the clock was set; events in between are not sent."""
         keys, self._keys, self._merge = self._keys, {}, Merge()
         for key in keys:
             self.subscribe(key, now_ns)

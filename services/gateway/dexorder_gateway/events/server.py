@@ -59,7 +59,7 @@ class UserEvents:
         await asyncio.shield(self._dispatcher.failed)
 
     async def report_space(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
-        """Tell whether events can be taken: not while the disk is full."""
+        """Report whether events can be taken: not while the disk is full."""
         dispatcher = self._dispatcher
         while True:
             await dispatcher.full.wait()

@@ -105,7 +105,7 @@ class PixySubscription:
     async def consume(self) -> Delivery[Message]:
         """Return the next record of the group; wait for one as long as the long poll lasts.
 
-        A caller that is cancelled while it waits takes nothing; call ``give_back`` for one that goes away later.
+        A caller that is cancelled while it waits takes no record; call ``give_back`` for one that goes away later.
 
         Raises:
             NotFound: No record came.

@@ -1,7 +1,7 @@
 """Values of Kafka-Pixy's file: its YAML as a tree of strings, and Go's durations. Pure.
 
-YAML would convert what looks like a number or a boolean, but a password ``0123`` or ``yes`` is neither: every scalar
-stays the string in the file, and the settings convert it.
+YAML would convert text that looks like a number or a boolean, but a password ``0123`` or ``yes`` is neither: every
+scalar stays the string in the file, and the settings convert it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class RecordKey(NamedTuple):
         return self
 
     def digest(self) -> bytes:
-        """Return what stands for the key in Kafka, where others may read it."""
+        """Return the digest of the key for Kafka, where others may read it."""
         parts = [part.encode(errors="surrogatepass") for part in self]
         return hashlib.sha256(b"".join(len(part).to_bytes(4) + part for part in parts)).digest()
 
@@ -80,7 +80,7 @@ class Claim:
 
 
 class Result(IntEnum):
-    """What became of the record of an entry; the numbers are in Kafka."""
+    """Result for the record of an entry; the numbers are in Kafka."""
 
     PLACED = 2
     UNCERTAIN = 3
@@ -119,7 +119,7 @@ def decode(value: bytes) -> Claim | Outcome | None:
 
 @dataclass(slots=True)
 class Entry:
-    """A key's first claim, and what became of it; ``outcome`` is None until its gateway says it."""
+    """A key's first claim, and its outcome; ``outcome`` is None until its gateway reports it."""
 
     claim: Claim
     at_ms: int

@@ -74,7 +74,7 @@ class KeyLedger:
 
     Args:
         prepare: Makes the topic of keys if it is missing.
-        follow: Begins to pass its records to the function given, in their order.
+        follow: Starts to pass its records to the function given, in their order.
         append: Queues a record of it.
         wait_seconds: Longest time for a claim, and for the outcome of another call.
     """
@@ -185,7 +185,7 @@ class KeyLedger:
             call.decided.set_exception(_unusable(str(error)))
 
     async def _outcome(self, entry: Entry, until_s: float) -> Outcome:
-        """Wait for what became of an earlier call's record."""
+        """Wait for the outcome of an earlier call's record."""
         if entry.outcome is not None:
             return entry.outcome
         loop, token = asyncio.get_running_loop(), entry.claim.token
@@ -200,7 +200,7 @@ class KeyLedger:
             )
         return said.result()
 
-    # ---- what Kafka has
+    # ---- records in Kafka
 
     def read(self, records: Iterable[Read]) -> None:
         """Take records of the topic of keys, in their order."""

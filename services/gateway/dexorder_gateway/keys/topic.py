@@ -69,7 +69,7 @@ async def prepare(admin: AdminClient, topic: str, *, replication: int) -> None:
 
 
 async def _adopt(admin: AdminClient, topic: str) -> None:
-    """Set the settings of a topic that somebody, or a broker that creates topics by itself, has made."""
+    """Set the settings of a topic that was made by an operator, or by a broker that creates topics by itself."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in TOPIC_CONFIG.items()
     ]

@@ -21,7 +21,7 @@ _MAX_REQUESTS = 64
 
 
 class ProvenAbsence(NamedTuple):
-    """Range without candles, and what proves it."""
+    """Range without candles, and its proof."""
 
     span: TimeRange
     proofs: tuple[Proof, ...]

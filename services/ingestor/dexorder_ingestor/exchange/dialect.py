@@ -71,7 +71,7 @@ class CandleFacts:
         symbol_at: Path of the market's name in an answer, if it is not a part of ``rows_at``.
         running: Index and value of the mark in a raw row that its candle is still open.
         volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
-            rounding explains; None if coarser candles are no checksums: not known, or candles are built from trades.
+            rounding explains; None if coarser candles are not checksums: unknown, or candles are built from trades.
         quote_is_sum: The quote volume of raw rows is the sum of price times amount of the trades, so it shows each
             correction of one. Not set where that was not checked.
         publish_seconds: Time after a candle's close in which the exchange publishes it. No exchange promises one; these
@@ -153,11 +153,11 @@ class ErrorFacts:
 
 
 class DelistingFact(NamedTuple):
-    """Where the exchange's raw markets say when a spot market or a swap stops trading.
+    """Field of the exchange's raw markets with the time at which a spot market or a swap stops trading.
 
     Attributes:
         field: Field with the time, in milliseconds as a number or a text.
-        never: Value of a market that goes on, if it is none that is no time.
+        never: Value of a market that continues, if that is a number like a time.
     """
 
     field: str

@@ -56,10 +56,10 @@ class LiveQueries:
             return await self._clock(session)
 
     async def trades(self, symbol: str, query: TradeQuery, accept: Callable[[TradeAnswer], T]) -> T:
-        """Query trades; return what ``accept`` makes of the first answer that it accepts.
+        """Query trades; return the result of ``accept`` for the first answer that it accepts.
 
         Raises:
-            ExchangeFailure: There was no valid answer in all attempts; ``accept`` may refuse one by BadAnswer.
+            ExchangeFailure: No attempt got a valid answer; ``accept`` may refuse one by BadAnswer.
         """
         series, clock = self.venue.trade_series, self.venue.clock
         since_ms, params = series.arguments(query)
@@ -80,7 +80,7 @@ class LiveQueries:
         """Return the exchange's own closed candles of a span, at most its limit of one call; None if it offers none.
 
         Raises:
-            ExchangeFailure: There was no valid answer in all attempts.
+            ExchangeFailure: No attempt got a valid answer.
         """
         venue, timeframe = self.venue, PERIODS[period_seconds]
         async with self._sessions, venue.session() as session:
@@ -106,7 +106,7 @@ class LiveQueries:
         """Return ccxt's tickers of all markets by symbol, and the wall clock time of the answer in nanoseconds.
 
         Raises:
-            ExchangeFailure: The exchange does not offer them, or there was no valid answer in all attempts.
+            ExchangeFailure: The exchange does not offer them, or no attempt got a valid answer.
         """
         async with self._sessions, self.venue.session() as session:
             await self.venue.know(session)

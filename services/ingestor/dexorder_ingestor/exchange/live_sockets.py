@@ -1,4 +1,4 @@
-"""WebSockets of a venue, by unmodified ccxt.pro. Their messages prove nothing; `realtime` checks them.
+"""WebSockets of a venue, by unmodified ccxt.pro. Their messages are not trusted; `realtime` checks them.
 
 All markets of a venue share one ccxt.pro client, which spreads them over sockets. It runs in a separate thread: see
 `socket_thread`. ccxt.pro does not notice a silent socket, and one malformed frame ends its loop without an error, so
@@ -118,7 +118,7 @@ class LiveSockets:
             self._thread.soon(partial(self._ping, symbol))
 
     def silence_ns(self, symbol: str) -> int | None:
-        """Return the time since the last frame on the socket of a market, be it another market's or a pong.
+        """Return the time since the last frame on the socket of a market: any market's frame, or a pong.
 
         None without an open socket, or before its first frame. A frame proves that the socket is alive; it does not
         prove that the subscription is.

@@ -237,7 +237,7 @@ class CcxtVenue:
 
 
 class CcxtSession:
-    """A dispatch's access to a venue: a ccxt client for itself alone."""
+    """A dispatch's access to a venue, with a separate ccxt client."""
 
     def __init__(self, venue: CcxtVenue) -> None:
         self.venue = venue
@@ -324,7 +324,7 @@ class CcxtSession:
         Args:
             skip: Open times of candles that are known to be impossible, and left out.
         Raises:
-            ExchangeFailure: There was no valid answer in all attempts.
+            ExchangeFailure: No attempt got a valid answer.
             ImpossibleCandle: The answers are valid except for some candles, the same each time.
         """
         if self.venue.dialect.history == "trades":
@@ -362,8 +362,8 @@ class CcxtSession:
         """Add the exchange's answer to a query for trades to the pager that made it; return the time of the answer.
 
         Raises:
-            ExchangeFailure: There was no valid answer in all attempts.
-            ImpossibleCandle: The answers hold a trade of which no candle can be built, the same each time.
+            ExchangeFailure: No attempt got a valid answer.
+            ImpossibleCandle: The answers hold a trade from which no candle can be built, the same each time.
         """
         text = f"{symbol} trades since {iso(query.since_ns)}"
         await self.query(text, partial(self._fetch_trades, symbol, query, pager))

@@ -38,7 +38,7 @@ class ValueSample:
     """Smallest cells of a part of a range, which may contradict candles that tally with their own cell.
 
     A cell of an hour shows the highest high of 60 candles and 59 highs pass below it; a cell of three minutes lets two
-    pass. Smaller cells are not a proof: an absent one, or an answer that fails, is no objection.
+    pass. Smaller cells are not a proof: an absent one, or a failed answer, is ignored.
     """
 
     def __init__(self, window: TimeRange, seconds: int, volume_tolerance: float) -> None:

@@ -303,7 +303,7 @@ class Evidence:
     def _continuing_window(self, hole: TimeRange, page: TimeRange) -> TimeRange | None:
         """Return a window that ends, or starts, with the known candle next to a long hole at a chunk's start or end.
 
-        There an answer may have been cut by a limit below the known one; the next answer goes on from it.
+        There an answer may have been cut by a limit below the known one; the next answer continues after it.
         """
         windows, size, lead = self._windows, self._limits.candles, self._candidates.lead(page)
         chunk = next(c for c in windows.chunks(page) if hole.start_ns < c.end_ns)

@@ -190,7 +190,7 @@ class FetchJob:
         return any(part.start_ns <= open_ns < part.end_ns for open_ns in self._impossible)
 
     async def settle(self, span: TimeRange) -> None:
-        """Fetch a range page by page; what agreeing answers do not prove is missing."""
+        """Fetch a range page by page; parts that agreeing answers do not prove are missing."""
         while span and self.limits.candles >= MIN_CALL_CANDLES:
             evidence = self.evidence(span, self.dispatch.period_seconds, self.closed_end_ns)
             try:

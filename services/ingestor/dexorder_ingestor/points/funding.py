@@ -1,4 +1,4 @@
-"""Funding rates of perpetual futures: how each exchange is queried, and what its answers must be like."""
+"""Funding rates of perpetual futures: how each exchange is queried, and how its answers are checked."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _join(one: Group, other: Group) -> Group | None:
 
 
 def joined(candles: Iterable[Candle]) -> Candle | None:
-    """Return what candles make together; None without any that has a volume."""
+    """Return candles joined into one; None without any that has a volume."""
     parts = sorted(candle for candle in candles if candle.volume > 0)
     if not parts:
         return None
@@ -218,7 +218,7 @@ def joined(candles: Iterable[Candle]) -> Candle | None:
 def equal(one: Candle | None, other: Candle | None) -> bool:
     """Return whether two candles have the same prices and volumes; None is a candle without volume.
 
-    A quote volume that is absent or 0 says nothing.
+    A quote volume that is absent or 0 is ignored.
     """
     if one is None or other is None or not (one.volume and other.volume):
         return not (one and one.volume) and not (other and other.volume)

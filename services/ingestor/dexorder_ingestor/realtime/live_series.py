@@ -44,7 +44,7 @@ class Resume:
         last_trade_id: Id of the last trade before it; empty if unknown.
         candles: Open time of the first candle that is wanted, for each period.
         first_ns: Open time of the first candle of all dispatches, for each period.
-        provisional: Spans of trades that an earlier dispatch went on without.
+        provisional: Spans of trades that an earlier dispatch has left open.
         unchecked: Candles of earlier dispatches that are still to be compared.
         compared_ns: Time before which REST has shown the recorded values of all trades; None without trades to compare.
     """
@@ -195,7 +195,7 @@ class LiveSeries:
 
     @property
     def waits(self) -> Wait | None:
-        """What stops the settled time, if anything does; known to the feed."""
+        """Reason why the settled time stops, if it does; known to the feed."""
         return self._feed.waits
 
     @property

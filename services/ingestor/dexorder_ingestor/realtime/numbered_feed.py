@@ -1,4 +1,4 @@
-"""Trades of one market that numbers them: when REST is asked, what for, and whether the socket still works. Pure.
+"""Trades of one market that numbers them: the queries to REST, and whether the socket still works. Pure.
 
 event                                   reaction
 start, reassignment                     REST from the last known trade on; without one, a search for it
@@ -10,9 +10,9 @@ the socket stays silent
 REST and socket agree on silence        the time is settled (`quiet_time.py`)
 answers agree that numbers are missing  the feed continues without them; they stay open (`open_gaps.py`)
 REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
-numbers fall while times go on          a search for the place where they start again (`trade_search.py`)
+numbers fall while times rise           a search for the place where they start again (`trade_search.py`)
 
-An answer has to repeat the last released trade, so an empty or a wrong one proves nothing.
+An answer has to repeat the last released trade, so an empty or a wrong one is not a proof.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NumberedFeed:
             last_number: Number of the last trade that is recorded, if it is known; none behind it is left out.
             skip_answers: Number of answers that have to agree that numbers are missing.
             search: Trades are wanted from ``begin_ns`` on, although the last recorded one may be later.
-            provisional: Numbers that an earlier dispatch went on without.
+            provisional: Numbers that an earlier dispatch has left open.
         """
         self.due_ns: int = now_ns
         """Time of the next query."""
@@ -191,7 +191,7 @@ class NumberedFeed:
 
     @property
     def waits(self) -> Wait | None:
-        """What stops the settled time, if anything does."""
+        """Reason why the settled time stops, if it does."""
         gap = self._sequence.gap
         if self._seam is not None:
             return Wait(WaitReason.IDS_BEGAN_AGAIN, f"ids seem to restart after {self._last or self._link}")
@@ -482,7 +482,7 @@ class NumberedFeed:
         return min(_RETRY_NS << agreed, _LONGEST_RETRY_NS)
 
     def _agree(self, gap: Gap, clock_ns: int) -> list[Trade]:
-        """Count an answer without the first missing number; go on without the gap if enough of them agree."""
+        """Count an answer without the first missing number; continue without the gap if enough of them agree."""
         seen = self._agreed[1] + 1 if self._agreed and self._agreed[0] == gap else 1
         self._agreed = gap, seen
         if seen < self._skip_answers:

@@ -32,7 +32,7 @@ class RecordPublisher:
     Attributes:
         changed: Called after each change of the series.
         checks: Candles that Kafka has, which are to be compared.
-        waiting: Why the job settles nothing, as `tell` reports it.
+        waiting: Why the job does not settle data, as `tell` reports it.
     """
 
     services: Services

@@ -162,7 +162,7 @@ class LivePush:
         self._some.set()
 
     async def run(self) -> None:
-        """Stream until cancelled; a relay without the call gets nothing."""
+        """Stream until cancelled; a relay without the call gets no live data."""
         while True:
             await self._some.wait()
             try:

@@ -96,7 +96,7 @@ class TradeBatches:
             found.append(TradeBatch(self._next_span(settled_ns), ()))
         if found:
             self._first_ns = now_ns
-        if any(batch.span.start_ns < batch.span.end_ns for batch in found):  # a late trade settles nothing
+        if any(batch.span.start_ns < batch.span.end_ns for batch in found):  # a late trade settles no time
             self._last_settled_ns = now_ns
         return found
 

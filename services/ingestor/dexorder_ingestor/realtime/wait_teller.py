@@ -1,4 +1,4 @@
-"""Task of a realtime job: why it settles nothing, to the relay and to a metric, as soon as that changes."""
+"""Task of a realtime job: reports why it does not settle data, to the relay and to a metric, after each change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WaitTeller:
 
     Attributes:
         tell: Called after a change of ``wait``, and from time to time as long as there is a reason.
-        wait: Why the job settles nothing; None if it does.
+        wait: Why the job does not settle data; None if it does.
     """
 
     services: Services

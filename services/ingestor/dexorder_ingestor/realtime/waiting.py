@@ -1,4 +1,4 @@
-"""Why a realtime job settles nothing, and when that is worth a word. Pure.
+"""Why a realtime job does not settle data, and when that is reported. Pure.
 
 reason                the job waits for
 LIVE_ONLY             no end: ccxt can't query the trades of this exchange
@@ -37,7 +37,7 @@ _SAME_NS = 10 * SECOND_NS
 
 
 class WaitReason(StrEnum):
-    """Reason for which a job settles nothing; a label of a metric."""
+    """Reason why a job does not settle data; a label of a metric."""
 
     LIVE_ONLY = "live_only"
     REST_BEHIND = "rest_behind"
@@ -65,7 +65,7 @@ class Progress:
     """Progress of one job. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, settled_ns: int, *, silent_ns: int = 0, now_ns: int) -> None:
-        """Continue after the data that earlier dispatches have settled; repeated work is no progress.
+        """Continue after the data that earlier dispatches have settled; repeated work does not count as progress.
 
         Args:
             silent_ns: How long ago that was: as long there may have been no progress.

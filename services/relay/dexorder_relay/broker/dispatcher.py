@@ -1,4 +1,4 @@
-"""Dispatch of jobs of every kind to ingestors, and what ingestors send about their dispatches.
+"""Dispatch of jobs of every kind to ingestors, and the ingestors' messages about their dispatches.
 
 The owner of a job has its rules; slots and leases are the same for all.
 """

@@ -1,4 +1,4 @@
-"""Reads of the Iceberg tables: claims of coverage, rows of a range at a snapshot, and what coverage claims of them."""
+"""Reads of the Iceberg tables: claims of coverage, rows of a range at a snapshot, and comparisons of both."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def compare_rows(
     empty: list[TimeRange],
     limit: int | None,
 ) -> Reading:
-    """Compare rows with what coverage claims in ``span``, as far as the ``limit``-th row. Blocking.
+    """Compare rows with the claims of coverage in ``span``, up to the ``limit``-th row. Blocking.
 
     Raises:
         Unavailable: The table cannot be read.

@@ -19,7 +19,7 @@ CANCEL, CONFIG_UPDATE = ingest.IngestorControl.CANCEL, ingest.IngestorControl.CO
 
 
 def check(control: ingest.IngestorControl) -> None:
-    """Raise InvalidRequest for an instruction that lacks something, or has what belongs to another one."""
+    """Raise InvalidRequest for an instruction that lacks a field, or has a field of another instruction."""
     action = control.action
     if action not in ingest.IngestorControl.ControlAction.values():
         raise InvalidRequest(f"control.action {action} is not one of 0 to 3")

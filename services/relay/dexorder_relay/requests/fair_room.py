@@ -1,6 +1,6 @@
 """Room for a few pieces of work at a time, in which clients that wait take turns.
 
-A client that wants a thousand pieces at once delays another client by the piece that runs and one of its own.
+A client that wants a thousand pieces at once delays another client by the running piece and one more.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class OutcomeDecider:
         """Plan new jobs for other requests that wait for lost ranges; this request ends and names them."""
         series, request_id = live.request.series, live.request.request_id
         log.error(LOST, request_id=request_id, ranges=len(lost))
-        # following very many ranges one by one would delay everybody, so the ranges between them are retracted too
+        # following very many ranges one by one would delay other requests, so the ranges between them are retracted too
         spans = lost if len(lost) <= MAX_RETRACTED_RANGES else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
         order = await self._retraction_log.record(series, spans, LOST)
         coverage.retract(self._state, series, spans, order, changes)

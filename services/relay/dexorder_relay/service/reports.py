@@ -1,4 +1,4 @@
-"""RPCs of ingestors and Spark about jobs of history, and about what else these parts tell the relay."""
+"""RPCs of ingestors and Spark about jobs of history, and their other reports to the relay."""
 
 from __future__ import annotations
 

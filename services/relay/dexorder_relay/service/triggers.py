@@ -30,7 +30,7 @@ from dexorder_relay.store import triggers as store
 log = structlog.get_logger(__name__)
 MAX_EVENTS = 10_000
 MAX_TRIGGERS = 1_000
-"""Triggers of a RegisterTriggers call; their bytes are limited by those of a message."""
+"""Triggers of a RegisterTriggers call; the size of a message limits their bytes."""
 MAX_REASON = 1_000
 
 

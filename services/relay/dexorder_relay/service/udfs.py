@@ -35,7 +35,7 @@ class UdfRpcs:
         self._check_owner(caller, name)
         definition = None if messages.names_only(request.udf) else messages.decode_definition(request.udf)
         if definition is not None and definition.command != UdfCommand():
-            access.check_admin(caller, "start a UDF with a command of its own")
+            access.check_admin(caller, "start a UDF with its own command")
         known = self.engine.udfs.registrations.get(name)
         _check_output(caller, definition or (known.definition if known else None))
         if known is None and caller is not None:

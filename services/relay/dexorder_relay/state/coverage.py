@@ -66,7 +66,7 @@ def note_absences(
 def note_claims(
     state: HistoryState, claims: Iterable[tuple[Claim, Sequence[TimeRange]]], changes: Changes, *, now_ns: int
 ) -> None:
-    """Note the provisional absences of claims that were read from their table, of which the state knew nothing.
+    """Note the provisional absences of claims that were read from their table and are new to the state.
 
     The last claim of a range decides. One that is older than the last of its queries would be is final.
 

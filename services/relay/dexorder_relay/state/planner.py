@@ -1,4 +1,4 @@
-"""Jobs that a request needs: its range without covered parts and without what jobs in flight may cover. Pure.
+"""Jobs that a request needs: its range without parts that are covered or that jobs in flight may cover. Pure.
 
 A long request is planned in steps, because thousands of jobs at once would delay every other request: the next step
 follows when few of its jobs are left.

@@ -8,7 +8,7 @@ many absences of a page, and the candles between them. It ends
 - in a thin market, when coarser candles that were fetched later agree with the rows (`verification/rechecker.py`);
 - after the last of its queries: an absence that the exchange has repeated for so long is final.
 
-A query that the exchange does not answer is repeated, at least once in the longest delay, and ends nothing.
+A query that the exchange does not answer is repeated, at least once in the longest delay, and ends no absence.
 
 A client that requests a provisional range again gets a new look at it, however early: `unseen` returns the ranges
 without a recent look. Such a look is not one of the scheduled queries. Looks are kept in memory, for as long as they

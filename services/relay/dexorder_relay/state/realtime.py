@@ -192,7 +192,7 @@ def settle(
     last_trade_id: str = "",
     compared_ns: int = 0,
 ) -> None:
-    """Settle what Kafka has of a series; candles that realtime did not bring are fetched as history."""
+    """Settle a span of a series that Kafka has; candles that realtime did not bring are fetched as history."""
     position, hole = job.settle(period, span, current=current, last_trade_id=last_trade_id)
     if position is None:
         return

@@ -1,4 +1,4 @@
-"""The realtime job of an instrument: what its subscriptions ask for, and how far each series is settled. Pure.
+"""The realtime job of an instrument: the wanted series, and how far each is settled. Pure.
 
 An instrument has one job while it has subscriptions; the registry has all jobs. The job has one dispatch after the
 other, each without an end.
@@ -16,7 +16,7 @@ STOPPING   current    the ingestor has stopped, or its lease has expired     WAI
 =========  =========  =====================================================  ==============================
 
 A series' position is the time up to which Kafka has it. The next dispatch starts there, so a position is never later
-than what Kafka has acknowledged; an earlier one only repeats data.
+than the data that Kafka has acknowledged; an earlier one only repeats data.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RealtimeJob:
 
     @property
     def waiting(self) -> str:
-        """Why the current dispatch settles nothing, as far as it is known; empty without a reason."""
+        """Why the current dispatch does not settle data, if known; empty without a reason."""
         if self.dispatch_id is not None and self.identity is None:
             return "the relay was started again, and the ingestor of this job has not reported since"
         return self.knowledge.waiting
@@ -344,7 +344,7 @@ class Registry:
         return job.knowledge.provisional if job else ()
 
     def waiting(self, ticker: str) -> str:
-        """Return why the running job of an instrument settles nothing; empty if it does."""
+        """Return why the running job of an instrument does not settle data; empty if it does."""
         job = self.job_for(ticker)
         return job.waiting if job else ""
 

@@ -24,11 +24,11 @@ _NEEDED = (TriggerState.WAITING, TriggerState.RUNNING, TriggerState.PAUSED)
 
 
 def pauses_after(known: Sequence[TimeRange], now_ns: int, *, began_ns: int | None, is_taken: bool) -> list[TimeRange]:
-    """Return the pauses of a trigger that have ended, of which the pipeline must learn, after it was paused or resumed.
+    """Return the ended pauses of a trigger of which the pipeline must learn, after it was paused or resumed.
 
     Args:
-        known: Those before.
-        began_ns: Start of the pause that ends now; None if one begins.
+        known: The pauses before.
+        began_ns: Start of the pause that ends now; None if one starts.
         is_taken: Whether the pipeline has the trigger as it was before.
     """
     if began_ns is None:
@@ -118,7 +118,7 @@ def needed(triggers: Iterable[RegisteredTrigger]) -> dict[str, RealtimeParams]:
 
 
 def covers(wanted: Mapping[str, RealtimeParams], more: Mapping[str, RealtimeParams]) -> bool:
-    """Tell whether the data of some triggers has all that others need."""
+    """Return whether the data of some triggers includes everything that others need."""
     return all(
         (known := wanted.get(ticker)) is not None and RealtimeParams.union((known, params)) == known
         for ticker, params in more.items()

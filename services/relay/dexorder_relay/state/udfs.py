@@ -71,7 +71,7 @@ class UdfRegistry:
 
         Raises:
             InvalidRequest: The name or the definition is invalid.
-            NotFound: There is no definition of this name.
+            NotFound: This name is not defined.
             AlreadyExists: A UDF of this name runs with another definition.
             Exhausted: There are too many.
         """

@@ -145,7 +145,7 @@ class Store:
         return self.write(triggers.forget, reported_before_ns, FORGOTTEN_AT_ONCE)
 
     def read(self, query: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:
-        """Run a query that changes nothing."""
+        """Run a query that does not change the database."""
         return self._writer.give(lambda connection: query(connection, *values, **named), writes=False)
 
     def write(self, change: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:

@@ -165,7 +165,7 @@ def edit(
 
 
 def is_taken(connection: Connection, registration: int) -> bool:
-    """Tell whether the pipeline has the last change of a trigger on its disk."""
+    """Return whether the pipeline has the last change of a trigger on its disk."""
     row = connection.execute("SELECT change FROM triggers WHERE registration = ?", (registration,)).fetchone()
     return row is not None and row[0] <= _meta(connection, _APPLIED)
 

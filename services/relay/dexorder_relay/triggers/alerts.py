@@ -1,6 +1,6 @@
 """Firings as user events: each is handed to the gateway until it answers that the event is on disk, or refuses it.
 
-The gateway knows an event by its id, so one that is sent again after a crash or a lost answer changes nothing.
+The gateway knows an event by its id, so one that is sent again after a crash or a lost answer is harmless.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AlertSender:
         self._triggers = triggers
 
     async def run(self) -> None:
-        """Send what waits, until cancelled; after a failure again, at most 30 s later."""
+        """Send waiting events until cancelled; after a failure again, at most 30 s later."""
         wait_seconds = 0.2
         async with open_channel(self._context.settings.gateway) as channel:
             stub: Any = rpc.EventPublisherServiceStub(channel)

@@ -31,7 +31,7 @@ from dexorder_relay.triggers.text_worker import limit_memory
 
 EVENTS_IN_AN_ANSWER = 100
 MAX_MEMORY_BYTES = 1 << 30
-"""Memory of a process beyond the rows of a market: what the trigger keeps, and its firings."""
+"""Memory of a process beyond the rows of a market: the trigger's state, and its firings."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -158,7 +158,7 @@ class Backtests:
 
 
 TOO_MANY_ROWS, TOO_MUCH_MEMORY = 3, 4
-"""Status of a process whose backtest would read too many rows, or take too much memory."""
+"""Status of a process with a backtest that would read too many rows, or take too much memory."""
 
 
 def main(source: BinaryIO, target: BinaryIO) -> None:

@@ -20,7 +20,7 @@ class TriggerEdits:
     """Changes triggers that are registered.
 
     Args:
-        differences: Returns what two texts differ in so that the state can't be kept; see `TextChecks`.
+        differences: Returns the differences of two texts for which the state can't be kept; see `TextChecks`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TriggerEdits:
         self._differences = differences
 
     async def edit(self, edit: TriggerEdit, caller: Caller | None = None) -> RegisteredTrigger:
-        """Change a trigger; on disk when this returns. Return it as it is then, unchanged if the edit changes nothing.
+        """Change a trigger; on disk when this returns. Return the changed trigger, or the same one after an empty edit.
 
         Raises:
             NotFound: The caller does not own such a trigger.
@@ -64,7 +64,7 @@ class TriggerEdits:
             raise
         self._drop(new, more if edited is None else -more)
         if edited is None:
-            raise Unavailable(f"trigger_id {edit.trigger_id[:64]!r} was changed by another call meanwhile; try again")
+            raise Unavailable(f"trigger_id {edit.trigger_id[:64]!r} was changed by another call; try again")
         self._triggers.notify(() if edit.reset else [edited])
         return edited
 
@@ -84,13 +84,13 @@ class TriggerEdits:
         names = await self._differences(*texts, caller.client_id if caller else "")
         if names:
             raise InvalidRequest(
-                f"trigger_id {new.trigger_id!r} can't keep its state, as it depends on what the edit changes: "
-                f"{', '.join(names)}; give reset to begin without the state"
+                f"trigger_id {new.trigger_id!r} can't keep its state, which depends on parts that the edit changes: "
+                f"{', '.join(names)}; give reset to start without the state"
             )
         return period
 
     async def taken(self, registration: int, wait_ms: int) -> bool:
-        """Tell whether the pipeline has the last change of a trigger on its disk, or gets it within a time."""
+        """Return whether the pipeline has the last change of a trigger on its disk, or gets it within a time."""
         context = self._context
         with context.signals.listen(TAKEN) as event:
             if (taken := await context.store.read(store.is_taken, registration)) or not wait_ms:

@@ -25,7 +25,7 @@ TEXTS_AT_ONCE = 50
 MAX_COSTLY = 3
 """Texts of a call that may need too much; those behind them are not compiled."""
 MAX_SECONDS = 60.0
-"""Wall-clock time of a part: far more than its CPU time, as the machine may be busy."""
+"""Wall-clock time of a part: far more than its CPU time, because the machine may be busy."""
 _TOO_MUCH = (
     f"to compile the text takes more than {MAX_CPU_SECONDS:g} s of CPU time or {MAX_MEMORY_BYTES >> 20} MiB; "
     "make it shorter, with fewer columns or nested queries"
@@ -62,7 +62,7 @@ class TextChecks:
         return [verdicts[each] for each in keys]
 
     async def differences(self, old: Text, new: Text, client_id: str = "") -> list[str]:
-        """Return what differs in two texts that compile so that one can't go on with the other's state.
+        """Return the differences of two texts that keep one from continuing with the other's state; both compile.
 
         Raises:
             InvalidSql: Both together need too much.

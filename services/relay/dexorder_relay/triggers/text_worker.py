@@ -21,7 +21,7 @@ from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger, differenc
 LENGTH = struct.Struct(">I")
 MAX_CPU_SECONDS = 1.0
 MAX_MEMORY_BYTES = 64 << 20
-"""Memory of a text beyond that of the process."""
+"""Memory of a text beyond the memory of the process."""
 Compile = Callable[[str, Mapping[str, str]], CompiledTrigger]
 
 

@@ -86,7 +86,7 @@ def _aggregates(rows: pa.Table, cells: Sequence[TimeRange]) -> list[Aggregate | 
     if not len(filled):
         return found
     first, last = first[filled], last[filled]
-    # reduceat takes ascending bounds; what lies between two cells is reduced too, and skipped
+    # reduceat takes ascending bounds; rows between two cells are reduced too, and skipped
     bounds = np.stack([first, last], axis=1).ravel()
     values = {name: _numbers(rows, name) for name in _VALUES}
     volumes = values["volume"]

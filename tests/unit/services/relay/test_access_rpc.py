@@ -200,7 +200,7 @@ async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_pa
         await desk.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="mine", program="average")), timeout=30)
         own = upb.Udf(name="shell", command=upb.UdfCommand(process=upb.UdfProcess(prog="sh")))
         code, text = await code_of(desk.StartUdf(upb.StartUdfRequest(udf=own), timeout=30))
-        assert code is CODE.PERMISSION_DENIED and "command of its own" in text
+        assert code is CODE.PERMISSION_DENIED and "its own command" in text
         await boss.StartUdf(upb.StartUdfRequest(udf=own), timeout=30)
         for call in (
             other.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30),

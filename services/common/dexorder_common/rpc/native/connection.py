@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         call = self.calls[stream] = kind(stream, head, method, self, self._loop)
         call.start(body, ended=ended)
 
-    # ---- what calls send
+    # ---- output of calls
 
     def respond(self, stream: int, message: bytes) -> bool | None:
         """Send the only answer of a call and status OK."""

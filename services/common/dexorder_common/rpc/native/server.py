@@ -89,7 +89,7 @@ class NativeServer:
         while not holds() and (left_s := deadline_s - self._loop.time()) > 0:  # noqa: ASYNC110  # at the stop alone
             await asyncio.sleep(min(left_s, 0.01))
 
-    # ---- what connections report
+    # ---- reports of connections
 
     def context(self) -> Context:
         """Return a new context for a handler: a copy of the server's context at its start."""

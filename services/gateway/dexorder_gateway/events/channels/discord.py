@@ -23,7 +23,7 @@ def _body(message: EventMessage) -> dict[str, Any]:
     title = truncate(message.title, _MAX_TITLE, _size)
     room = _MAX_TEXT - _AROUND_TITLE - sum(map(_size, title))
     text = f"**{_escaped(title)}**\n{_escaped(truncate(message.body, room, _size))}"
-    return {"content": text, "allowed_mentions": {"parse": []}}  # a payload's text must not mention anybody
+    return {"content": text, "allowed_mentions": {"parse": []}}  # a payload's text must not mention users
 
 
 def _escaped(text: str) -> str:

@@ -110,10 +110,10 @@ class EventDelivery:
         return self._end(decision)
 
     def finished(self, key: EventKey, number: int, result: Result, *, now_ns: int) -> DeliveryChanges:
-        """Handle the result of a `SendRequest`; each must come back once. An unknown number changes nothing.
+        """Handle the result of a `SendRequest`; each must come back once. An unknown number is ignored.
 
-        Where the event is final in the meantime, its attempt is closed nevertheless, and the provider's pause and
-        missing destinations count.
+        If the event has become final, its attempt is closed nevertheless, and the provider's pause and missing
+        destinations count.
         """
         call = self._calls.pop((key, number), None)
         if call is None:

@@ -332,7 +332,7 @@ class StateMachine:
     def _finish(
         self, pending: PendingEvent, status: Status, via: Channel | None, error: str, decision: Decision
     ) -> None:
-        """End an event. A call that is under way ends later, and changes nothing."""
+        """End an event. A call that is under way ends later, without effect."""
         self._timers.cancel(pending)
         self._events.remove(pending)
         decision.changes.finals.append(Final(pending.event.key, status, via, error, decision.now_ns))

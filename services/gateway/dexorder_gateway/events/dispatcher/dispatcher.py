@@ -1,4 +1,4 @@
-"""Dispatcher: takes events of containers, stores them in the outbox, and hands out what follows from each transaction.
+"""Dispatcher: takes events of containers, stores them in the outbox, and hands out the effects of each transaction.
 
 One thread owns the containers' sockets, the outbox and the delivery rules. Its cycle: wait; take some messages of each
 socket and all calls from the event loop; decide; commit everything in one transaction; then send acks, and hand
@@ -39,7 +39,7 @@ RETRY_SECONDS = 5.0
 
 
 class CycleRunner(Protocol):
-    """`DispatcherThread`, or what runs the cycle in its place."""
+    """`DispatcherThread`, or another runner of the cycle."""
 
     def start(self) -> None:
         """Start to run the cycle."""
@@ -55,7 +55,8 @@ class EventDispatcher:
     """`DispatcherPort`: the event loop's side of the dispatcher, called only there. See `start`.
 
     Args:
-        runner: Returns what runs the cycle, and calls its argument at the end, with the error that ended it, if any.
+        runner: Returns the runner of the cycle, which calls the argument at the end, with the error that ended it, if
+            any.
 
     Attributes:
         failed: Gets the error that ended the dispatcher; never done otherwise.

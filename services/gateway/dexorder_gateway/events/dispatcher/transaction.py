@@ -167,7 +167,7 @@ class TransactionProcessor:
     def without_disk(
         self, copies: Sequence[ReadCopy], published: Iterable[tuple[Container, bytes, bytes]]
     ) -> tuple[AfterCommit, list[ReadCopy]]:
-        """Take what containers send while a commit waits for space; return the effects, and the copies that wait."""
+        """Take messages of containers while a commit waits for space; return the effects, and the copies that wait."""
         receiver, waiting_work = self.receiver, self.receiver.work
         receiver.work = UnitOfWork(self._clock.wall_ns())
         try:

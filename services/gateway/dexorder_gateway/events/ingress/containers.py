@@ -163,7 +163,7 @@ class ContainersFile:
 
 
 class Verdict(Enum):
-    """What becomes of a new event: ``SOFT`` delays it, if it is NORMAL."""
+    """Decision about a new event: ``SOFT`` delays it, if it is NORMAL."""
 
     WITHIN = auto()
     SOFT = auto()

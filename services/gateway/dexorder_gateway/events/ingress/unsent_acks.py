@@ -18,7 +18,7 @@ MAX_ALL_ACKS = 200_000
 
 
 class Taken(Enum):
-    """What became of an ack that was given to the socket."""
+    """Result of giving an ack to the socket."""
 
     SENT = auto()
     FULL = auto()

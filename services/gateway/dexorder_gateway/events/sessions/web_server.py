@@ -1,6 +1,6 @@
 """HTTP server for browsers: the page, its files, health, and the WebSocket.
 
-There are no cookies that a foreign page could use; the Origin header is checked nevertheless.
+It uses no cookies, which a foreign page could abuse; the Origin header is checked nevertheless.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bitget.
 
-Written from ccxt's source alone, so facts that it does not show are the cautious ones: coarser candles are no
+Written from ccxt's source alone, so facts that it does not show are the cautious ones: coarser candles are not used as
 checksums, candles are absent after 120 s at the earliest, quote volumes are not read (ccxt shows rows of seven columns,
 and not whether the seventh is in the quote currency in all markets).
 

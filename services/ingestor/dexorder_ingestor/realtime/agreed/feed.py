@@ -73,8 +73,7 @@ class AgreedFeed:
             has_socket: There is a socket, though it may fail.
             has_rest: There are answers; without them the feed does not query or settle.
             silence_ns: Longest time between two signs of life of a socket that is alive.
-            provisional: Spans that an earlier dispatch has settled by the word of REST alone; their trades are released
-                again.
+            provisional: Spans that an earlier dispatch has settled by REST alone; their trades are released again.
         """
         self.due_ns: int = now_ns if has_rest else NEVER_NS
         """Time of the next query."""
@@ -149,7 +148,7 @@ class AgreedFeed:
         return self._health.is_deaf(now_ns=now_ns)
 
     def ask(self, at_ns: int) -> None:
-        """Query at a time, but ever more seldom while answers settle nothing, down to the usual rate."""
+        """Query at a time, but less and less often while answers do not settle time, down to the usual rate."""
         if not self._has_rest:
             return
         self.due_ns = min(self.due_ns, max(at_ns, self._answered_ns + self._pause_ns))
@@ -293,7 +292,7 @@ class AgreedFeed:
         return until_ns, until_ns if is_alive_for_long else 0
 
     def _why(self, newest_ns: int, lacking_ns: int | None) -> Wait:
-        """Return what stops the settled time after an answer, should it stop."""
+        """Return why the settled time stops after an answer, should it stop."""
         newest = f"its newest trade is of {iso(newest_ns)}" if newest_ns else "it has no trade"
         if lacking_ns is not None and lacking_ns >= newest_ns:
             text = f"REST is behind or repeats an answer: {newest}, and the socket has sent one of {iso(lacking_ns)}"

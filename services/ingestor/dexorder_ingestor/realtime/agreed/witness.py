@@ -1,8 +1,8 @@
 """The socket as a witness: for how long it has been alive without a break, and which trades it has sent. Pure.
 
 A trade that it has sent exists. Its silence alone is not a proof: a socket loses trades without an error. It is one of
-the two sources that have to agree that no trade exists, for the time in which messages came on it repeatedly, be it
-another market's message or a pong.
+the two sources that have to agree that no trade exists, for the time in which messages of any market, or pongs, came on
+it repeatedly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Heard:
 
 
 class HeardTrades:
-    """Trades of the socket until they are settled, and what REST has shown of them.
+    """Trades of the socket until they are settled, and the ones that REST has shown.
 
     Attributes:
         delay_ns: Longest time that REST has lately needed to show a trade of the socket, as far as is known.

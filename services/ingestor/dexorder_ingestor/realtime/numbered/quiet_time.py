@@ -5,8 +5,8 @@ A later trade proves by its number that the trades before it are complete. Witho
 - REST was asked, and the exchange's time noted; the socket has then given a sign of life, so it would have sent any
   earlier trade; REST, asked after that, is still without a new trade.
 - The socket counts only for the time in which it was alive without a break: it does not send missed trades later.
-  Something has to come on it every few seconds, be it a pong (`AliveSocket`), so a socket that was silent for a while
-  counts no longer, though its connection lives on.
+  A message, at least a pong, has to come on it every few seconds (`AliveSocket`), so a socket that was silent for a
+  while no longer counts, though its connection is open.
 - It counts only while its silence is not longer than some that the market has had: a subscription can end although its
   connection lives.
 

@@ -74,7 +74,7 @@ class Seam:
 
     Two answers with the newest trades have lower numbers than the last known one, and the trades since that one show
     where. Numbers may start again a second time, a few trades later: the newest trade then has a higher number, and
-    only those before it show the place. An answer without a trade as late as the suspected one says nothing, because
+    only the trades before it show the place. An answer without a trade as late as the suspected one is ignored, because
     REST may be behind the socket.
 
     Attributes:
@@ -151,7 +151,7 @@ class Seam:
 
 
 def _end_of_sequence(trades: Sequence[Trade], place: int) -> int:
-    """Return the place behind ``place`` at which numbers fall while times go on; the end if there is none."""
+    """Return the place behind ``place`` at which numbers fall while times rise; the end without such a place."""
     highest = trades[place]
     for at in range(place + 1, len(trades)):
         trade = trades[at]

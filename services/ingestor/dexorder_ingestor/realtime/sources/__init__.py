@@ -1,1 +1,1 @@
-"""What both kinds of feeds have to know of their two sources, the socket and REST."""
+"""Facts about the two sources of both kinds of feeds, the socket and REST."""

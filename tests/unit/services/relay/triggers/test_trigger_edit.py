@@ -75,7 +75,7 @@ async def test_what_cannot_keep_the_state_is_refused_and_reset_begins_again(tmp_
         for fields, text in (
             (
                 {"sql_pattern": "price > 5"},
-                "can't keep its state, as it depends on what the edit changes: FROM, period",
+                "can't keep its state, which depends on parts that the edit changes: FROM, period",
             ),
             ({"parameters": {"delay_ms": "5"}}, "the edit changes: delay_ms; give reset to begin without the state"),
             ({"sql_pattern": "close > "}, "sql_pattern: line 1"),
