@@ -77,7 +77,7 @@ async def test_what_cannot_keep_the_state_is_refused_and_reset_begins_again(tmp_
                 {"sql_pattern": "price > 5"},
                 "can't keep its state, which depends on parts that the edit changes: FROM, period",
             ),
-            ({"parameters": {"delay_ms": "5"}}, "the edit changes: delay_ms; give reset to begin without the state"),
+            ({"parameters": {"delay_ms": "5"}}, "the edit changes: delay_ms; give reset to start without the state"),
             ({"sql_pattern": "close > "}, "sql_pattern: line 1"),
             ({"parameters": {"cooldown": "x"}}, "cooldown: 'x' is not a whole number"),
             ({"parameters": {"unused": "5"}}, "'unused' is not a parameter"),
