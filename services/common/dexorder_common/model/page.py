@@ -128,7 +128,7 @@ class PageHeaders:
                 amends=headers.get(_AMENDS) == "1",
             )
         except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidRequest(f"the record does not have the headers of a page: {error}") from error
+            raise InvalidRequest(f"headers of the record do not describe a page: {error}") from error
 
 
 def _text(headers: Mapping[str, str], name: str) -> str:
