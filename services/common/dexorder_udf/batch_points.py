@@ -1,7 +1,7 @@
 """Points of a batch that are decoded together, and become objects when they are looked at.
 
-The messages of points, one behind the other, are one message with a repeated field, whose number is that of a point in
-a request. Parsing it once takes a fraction of the time of parsing each point and making objects of its values; most
+The messages of points, one after the other, are one message with a repeated field; its number is the number of a point
+in a request. Parsing it once takes a fraction of the time of parsing each point and making objects of its values; most
 functions read one or two fields of a batch, see `Batch.column`.
 """
 
@@ -22,7 +22,7 @@ from dexorder_udf.session import MessageKind
 
 
 class _Heads(dict[int, bytes]):
-    """What precedes a point in a message of some size, as all agents and hosts write it."""
+    """Bytes before a point in a message of some size; all agents and hosts write the same."""
 
     def __missing__(self, size: int) -> bytes:
         heads = (POINT_TAG + encode_varint(max(0, size - len(POINT_TAG) - length)) for length in (1, 2, 3, 4, 5))

@@ -75,7 +75,7 @@ class Point:
 
 @dataclass(slots=True)
 class Batch:
-    """Points of one group that belong together, for example those of a window.
+    """Points of one group that belong together, for example the points of a window.
 
     Attributes:
         points: Their names, databases and dimensions are not sent: the batch has them.

@@ -282,7 +282,7 @@ class PartitionQueue(Generic[T]):
             self._stamps = {offset: stamp_of(record) for offset, record in (*records[:2], records[-1])}
 
     def _are_again(self, records: list[tuple[int, T]], stamp_of: Callable[[T], object]) -> bool:
-        """Return whether records are those that came together last, or follow the ones that were read again of them."""
+        """Return whether records are the last ones that came together, or follow their part that was read again."""
         first = records[0][0]
         if first not in self._stamps and (self._again_at is None or first < self._again_at):
             return False

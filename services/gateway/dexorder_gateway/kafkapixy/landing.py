@@ -1,4 +1,4 @@
-"""A value that arrives later, for one coroutine, which goes on at once inside `set_result`.
+"""A value that arrives later, for one coroutine, which continues at once inside `set_result`.
 
 An `asyncio.Future` has its waiter called in the next turn of the event loop, one callback for each future. Here a
 callback that settles many records answers all their calls, and one write carries the answers.
@@ -33,11 +33,11 @@ class Landing(Generic[T]):
         return self._loop
 
     def done(self) -> bool:
-        """Return whether there is a result, an error, or nobody to take it."""
+        """Return whether it has a result or an error, or was cancelled."""
         return self._is_done
 
     def set_result(self, result: T) -> None:
-        """Let the coroutine go on, now."""
+        """Continue the coroutine, now."""
         self._result = result
         self._land()
 
@@ -63,7 +63,7 @@ class Landing(Generic[T]):
         return result
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
-        """Take what goes on; asyncio's Task and `Steps` call it once, while nothing has landed."""
+        """Take the continuation; asyncio's Task and `Steps` call it once, before the result is set."""
         self._callback, self._context = callback, context
 
     def _land(self) -> None:
@@ -72,7 +72,7 @@ class Landing(Generic[T]):
             return
         try:
             self._context.run(self._callback, self)
-        except Exception as error:  # of one call; the others of the same callback go on
+        except Exception as error:  # of one call; the others of the same callback continue
             self._loop.call_exception_handler({"message": "a call failed after its wait", "exception": error})
 
     def __await__(self) -> Generator[Any, None, T]:

@@ -252,7 +252,7 @@ class LiveSeries:
     def recall(self, answer: TradeAnswer, *, now_ns: int) -> None:
         """Add the answer to a query of `recalled`."""
         found = self.recalled.answered(answer, now_ns=now_ns)
-        until_ns = max(self._batches.end_ns, self._feed.settled_ns)  # a later one is of numbers that have begun again
+        until_ns = max(self._batches.end_ns, self._feed.settled_ns)  # a later one has a restarted number
         known = [trade._replace(revision=answer.clock_ns) for trade in found if trade.time_ns <= until_ns]
         self._batches.add(known, now_ns=now_ns)
 

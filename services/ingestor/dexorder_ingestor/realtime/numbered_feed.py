@@ -413,7 +413,7 @@ class NumberedFeed:
             self._gap_ns = None
 
     def _strange(self, trades: Sequence[Trade]) -> list[Trade]:
-        """Return trades whose numbers are behind the feed though their times are not: numbers have started again."""
+        """Return trades with numbers behind the feed but later times: their numbers have started again."""
         last = self._last
         if last is None:
             return []

@@ -145,7 +145,7 @@ class HistoryState:
         return subtract(claimed, coverage.empty)
 
     def queried_again(self, series: Series) -> list[TimeRange]:
-        """Return the covered ranges of a series that jobs are fetching again and that have no new pages yet."""
+        """Return the covered ranges of a series that jobs are fetching again, without ranges that have new pages."""
         jobs = (job for job in self.jobs_of(series) if job.again and not self.is_over(job.id))
         return merge(hole for job in jobs for hole in job.landed.holes(job.span))
 

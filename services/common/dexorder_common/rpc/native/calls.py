@@ -71,17 +71,17 @@ class Call(CallContext):
         self._timer: asyncio.TimerHandle | None = None
         self._has_head = False
         self._is_gone = False
-        """Whether the client waits for nothing more."""
+        """Whether the client no longer waits for the call."""
         self._is_waiting = False
         """Whether sent data has not left; the next has to wait for that."""
         self._room: asyncio.Future[None] | None = None
         self._requests: list[bytes] = []
         self._held = 0
 
-    # ---- what the connection reports
+    # ---- reports of the connection
 
     def start(self, body: bytes, *, ended: bool) -> None:
-        """Take the head of a request and what of its body has come."""
+        """Take the head of a request and the part of its body that has arrived."""
         try:
             if (timeout := self._head.get("grpc-timeout")) is not None:
                 self._deadline_s = self._loop.time() + parse_timeout(timeout)
@@ -189,7 +189,7 @@ class Call(CallContext):
             async for answer in answers:
                 await self.write(answer)
         while self._is_waiting and not self._is_gone:
-            await self._until_writable()  # the status follows what was sent, and the client can still leave
+            await self._until_writable()  # the status follows the answers, and the client can still leave
 
     def _succeed(self, answer: Any) -> None:
         if not self._is_gone and not (self._method.response_streaming or self._code):
@@ -221,7 +221,7 @@ class Call(CallContext):
         if not self._is_gone:
             if isinstance(error, asyncio.CancelledError):
                 self._code = self._code or Code.CANCELLED
-            elif isinstance(error, SuiteError):  # an answer that is too large; the policy maps those of handlers
+            elif isinstance(error, SuiteError):  # an answer that is too large; the policy maps errors of handlers
                 self._code, self._details = error.code, str(error)
             elif not isinstance(error, AbortError):
                 log.error("call failed in its transport", exc_info=error)
@@ -332,6 +332,6 @@ class Call(CallContext):
 
 
 def resolve(future: asyncio.Future[None] | None) -> None:
-    """Let whoever waits for a future go on."""
+    """Continue the coroutine that waits for a future."""
     if future is not None and not future.done():
         future.set_result(None)

@@ -1,9 +1,9 @@
-"""Coroutines that run at once, inside the caller, and go on inside the callbacks of what they wait for.
+"""Coroutines that run at once, inside the caller, and continue inside the callbacks of their futures.
 
-A Task costs two turns of the event loop beyond those of its futures: one to begin, one to report its end. `Steps`
-drives a coroutine by asyncio's own protocol for futures and needs neither: a call that waits for one future goes on in
-that future's callback and is answered there. While it runs, `asyncio.current_task` returns the `Steps`, so timeouts and
-TaskGroups work in it.
+A Task costs two turns of the event loop in addition to its futures' turns: one to start, one to report its end. `Steps`
+drives a coroutine by asyncio's own protocol for futures and needs neither: a call that waits for one future continues
+in that future's callback and is answered there. While it runs, `asyncio.current_task` returns the `Steps`, so timeouts
+and TaskGroups work in it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Steps(Generic[T]):
         return self._cancels
 
     def uncancel(self) -> int:
-        """Take one `cancel` back, as who has caused it handles it; return `cancelling`."""
+        """Take one `cancel` back, because its cause handles it; return `cancelling`."""
         self._cancels = max(0, self._cancels - 1)
         return self._cancels
 

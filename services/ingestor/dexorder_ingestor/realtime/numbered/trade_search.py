@@ -90,7 +90,7 @@ class Seam:
         """Start behind the last known trade.
 
         Args:
-            until_ns: Time of the trade whose number is suspected; 0 without one.
+            until_ns: Time of the trade with the suspected number; 0 without one.
         """
         self.is_over = self.is_cut = False
         self.first: Trade | None = None
@@ -163,5 +163,5 @@ def _end_of_sequence(trades: Sequence[Trade], place: int) -> int:
 
 
 def _margin_ns(number: int, other: int) -> int:
-    """Return the time between a trade and a later one whose number is not higher; copies differ a little in time."""
+    """Return the time between a trade and a later one without a higher number; copies differ a little in time."""
     return SECOND_NS if number == other else 0
