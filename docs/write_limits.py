@@ -104,8 +104,8 @@ def frames() -> list[str]:
 
 
 def ports() -> list[str]:
-    """Return every port of the suite."""
-    return [f"port {name}" for name in Ports.__dataclass_fields__]
+    """Return every port of the suite, and the gateway's HTTP API, which is off by default."""
+    return [f"port {name}" for name in (*Ports.__dataclass_fields__, "gateway_http")]
 
 
 def value_of(limit: Limit) -> str:

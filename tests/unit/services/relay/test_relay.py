@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import structlog
 
 from dexorder_common.clock import SystemClock
 from dexorder_common.model.errors import Unavailable
@@ -420,6 +422,9 @@ async def test_page_report_outside_its_dispatch_or_without_job_is_refused(tmp_pa
         for job_id, start, end in ((dispatch.job_id, 5, 11), ("", 0, 1), (dispatch.job_id, 5, 4)):
             with refused(grpc.StatusCode.INVALID_ARGUMENT):
                 await ingestor.stub.ReportPage(_page_report(job_id, start, end))
+        assert not (await ingestor.stub.ReportDelay(ipb.ReportDelayRequest(job_id="unknown"))).current
+        assert (await s.record("r")).progress.settled_periods == 0, "nothing of them counts"
+        assert await ingestor.page(dispatch.job_id, 0, 10), "the dispatch goes on"
 
 
 def _page_report(job_id: str, start: int, end: int) -> Any:
@@ -431,12 +436,15 @@ async def test_reports_repeat_without_effect_and_nonsense_in_them_is_left_out(tm
         _, dispatch = await s.dispatched("r", 0, 10)
         snapshot_id = s.pipeline.write(range(10))
         bad = page(dispatch.job_id, 5, 4)
-        for _ in range(2):
-            await s.pipeline.report(
-                snapshot_id=snapshot_id,
-                pages=[bad, page(dispatch.job_id, 0, 10)],
-                finals=[final_of("unknown"), final_of(""), final_of(dispatch.job_id)],
-            )
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(2):
+                await s.pipeline.report(
+                    snapshot_id=snapshot_id,
+                    pages=[bad, page(dispatch.job_id, 0, 10)],
+                    finals=[final_of("unknown"), final_of(""), final_of(dispatch.job_id)],
+                )
+        ignored = [each["part"] for each in logs if each["event"] == "part of a pipeline report ignored"]
+        assert Counter(ignored) == {"page": 2, "final": 2}
         record = await s.finished("r")
         assert (record.status, record.row_count) == (OK, 10)
         await s.pipeline.report(finals=[final_of(dispatch.job_id, ingest.DataResponse.ERROR, "late")])

@@ -5,6 +5,7 @@ It uses no cookies, which a foreign page could abuse; the Origin header is check
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from dexorder_common.config import BadSettings
-from dexorder_common.model.errors import SuiteError
+from dexorder_common.model.errors import Exhausted, SuiteError
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.config import EventsSettings
@@ -30,7 +31,7 @@ PAGE = Path(__file__).parents[1] / "page"
 HEARTBEAT_SECONDS = 10.0
 """Interval of pings; a browser that does not answer for one and a half intervals is disconnected."""
 MAX_UNAUTHORIZED = 1_000
-"""Limit of WebSockets that have not authorized yet."""
+"""Limit of WebSockets that have not authorized yet; a further one costs the oldest of them."""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -105,7 +106,8 @@ class Web:
         if settings.web_tls_certificate:
             self._headers["Strict-Transport-Security"] = "max-age=31536000"
         self._files = page_files(page)
-        self._unauthorized = 0
+        self._unauthorized: dict[web.WebSocketResponse, asyncio.Transport | None] = {}
+        """Connections that have not shown their token, the oldest first."""
         self.app = web.Application()
         self.app.on_response_prepare.append(self._secure)
         self.app.router.add_get("/healthz", self._health)
@@ -128,14 +130,12 @@ class Web:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if not self._allows_origin(request.headers.get("Origin"), request.host):
             raise web.HTTPForbidden(text="this origin may not open a session\n")
-        if self._unauthorized >= MAX_UNAUTHORIZED:
-            raise web.HTTPServiceUnavailable(text="too many connections wait for authorization\n")
         socket = web.WebSocketResponse(
             heartbeat=HEARTBEAT_SECONDS, max_msg_size=MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_SECONDS
         )
         await socket.prepare(request)
         try:
-            await self._serve(socket)
+            await self._serve(socket, request.transport)
         except ConnectionError:
             pass  # the client has disconnected
         finally:
@@ -144,9 +144,10 @@ class Web:
                 transport.abort()
         return socket
 
-    async def _serve(self, socket: web.WebSocketResponse) -> None:
+    async def _serve(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         connection = WebSocketConnection(socket, self._backend)
-        self._unauthorized += 1
+        self._make_room()
+        self._unauthorized[socket] = transport
         try:
             await connection.authorize()
         except SuiteError as error:
@@ -154,13 +155,21 @@ class Web:
             await connection.refuse(error)
             return
         finally:
-            self._unauthorized -= 1
+            self._unauthorized.pop(socket, None)
         try:
             await connection.run()
         except SuiteError as error:
             await connection.refuse(error)
         finally:
             connection.close()
+
+    def _make_room(self) -> None:
+        """Close the connections that have waited longest. One that shows its token at once is not among them."""
+        while len(self._unauthorized) >= MAX_UNAUTHORIZED:
+            oldest = next(iter(self._unauthorized))
+            if transport := self._unauthorized.pop(oldest):
+                self._backend.metrics.refused.labels("websocket", Exhausted.code.name).inc()
+                transport.abort()
 
     def _allows_origin(self, origin: str | None, host: str) -> bool:
         """Return whether a request may open a session. Browsers always send the page's origin, other clients do not."""

@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
+from zmq.utils.monitor import recv_monitor_message
 
 from dexorder_common.messaging.frames import encode_work
 from dexorder_common.model.history import Dispatch
@@ -83,7 +84,12 @@ async def test_oversized_frames_and_raw_bytes_cost_the_peer_its_connection_not_t
             with socket.create_connection((host, int(port))) as raw, suppress(OSError):
                 raw.sendall(junk)
         huge = s.ingestor()
+        watch = huge.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         await huge.socket.send_multipart([b"\x01", b"\x20" * 4 * 1024 * 1024])
+        cut = await asyncio.wait_for(recv_monitor_message(watch), 60)
+        assert cut["event"] == zmq.EVENT_DISCONNECTED
+        huge.socket.disable_monitor()
+        watch.close()
         ingestor = await s.offering()
         await s.queued("r", 0, 10)
         assert (await ingestor.take()).request_id == "r"

@@ -56,6 +56,14 @@ async def test_streams_whose_windows_are_dropped_give_each_row_once(
     monkeypatch.setattr(row_stream, "WINDOW_PERIODS", 50)
     monkeypatch.setattr(row_stream, "BATCH_ROWS", 7)
     monkeypatch.setattr(held_windows, "MAX_HELD_BYTES", 1)
+    held: list[tuple[int, int]] = []
+    hold = HeldWindows.hold
+
+    def noted(self: HeldWindows, *given: Any) -> None:
+        hold(self, *given)
+        held.append((len(self._used), self._bytes))
+
+    monkeypatch.setattr(HeldWindows, "hold", noted)
     async with suite(tmp_path) as s:
         s.pipeline.write(range(120))
         streams = [s.relay.rows.StreamRows(WANTED, timeout=60) for _ in range(4)]
@@ -70,3 +78,5 @@ async def test_streams_whose_windows_are_dropped_give_each_row_once(
                     found[number].append(answer)
         for each in found:
             assert opens(each) == [at(minute) for minute in range(120)]
+    assert len(held) > 4 * 3, "windows that were dropped are read again"
+    assert {windows for windows, _ in held} == {1}, "only the newest window is kept, above the limit"

@@ -147,6 +147,31 @@ async def test_a_client_that_cancels_stops_the_fetch_too_unless_others_wait_for_
         assert [(each.action, each.request_id) for each in seen] == [(CANCEL, "alone"), (HEARTBEAT, "")]
 
 
+async def test_an_ingestor_that_does_not_read_keeps_few_instructions_and_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control, "MAX_UNREAD", 3)
+    channel = control.ControlChannel(timeout_seconds=0.01)
+    deaf, good = (control.Connected(name, frozenset({"SIM"}), frozenset()) for name in ("deaf", "good"))
+    heartbeat = ingest.IngestorControl(action=HEARTBEAT)
+    with channel.connect(deaf), channel.connect(good):
+        for _ in range(3):
+            await channel.instruct(heartbeat, "deaf")
+        (refusal,) = await channel.instruct(heartbeat, "deaf")
+        assert (refusal.outcome, refusal.reason) == (UNKNOWN, "it has not read 3 instructions before")
+        for number in range(10):  # a client that cancels much fills nothing either
+            channel.cancel(f"r{number}", "SIM")
+        assert (len(deaf.unread), deaf.pending, len(good.unread)) == (3, {}, 3)
+        good.unread.clear()
+        both = asyncio.create_task(channel.instruct(heartbeat, None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        taken = channel.next(good)
+        assert taken is not None
+        channel.report(taken[0], applied(heartbeat))
+        assert [(each.ingestor_id, each.outcome) for each in await both] == [("deaf", UNKNOWN), ("good", APPLIED)]
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

@@ -31,6 +31,27 @@ async def test_a_long_request_is_answered_after_its_first_step_and_complete_at_i
         assert await s.ended("long") == (OK, MINUTES)
 
 
+async def test_few_jobs_of_a_long_request_are_open_and_another_request_has_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_jobs, plan = list[int](), planner.plan_on
+
+    def counted(state: Any, *args: Any, **more: Any) -> Any:
+        found = plan(state, *args, **more)
+        open_jobs.append(sum(not state.is_over(each) for each in state.jobs))
+        return found
+
+    monkeypatch.setattr(planner, "plan_on", counted)
+    async with suite(tmp_path, job_periods=JOB) as s:
+        await s.queued("long", 0, MINUTES)
+        await s.queued("short", 1_000, 1_000 + JOB)
+        ingestor = await s.offering()
+        done = await ingestor.work(s.pipeline, dispatches=MINUTES // JOB + 1)
+        assert (await s.ended("long"), await s.ended("short")) == ((OK, MINUTES), (OK, JOB))
+    assert [each.request_id for each in done].index("short") <= 2
+    assert max(open_jobs) <= 2 + 1 + 1, "a step, one that is still open, and the other request's"
+
+
 async def test_a_restart_continues_behind_the_last_step(tmp_path: Path) -> None:
     async with suite(tmp_path, job_periods=JOB) as s:
         await s.queued("long", 0, MINUTES)

@@ -8,6 +8,7 @@ import pytest
 
 from dexorder_common.model.errors import AlreadyExists, Exhausted, InvalidRequest, NotFound
 from dexorder_common.model.udf import UdfDefinition, UdfInput, UdfRegistration, UdfState, UdfStatus
+from dexorder_relay.state import udfs
 from dexorder_relay.state.udfs import KEPT_LINES, MAX_REPORTED, UdfRegistry
 
 NOW_NS = 1_700_000_000_000_000_000
@@ -108,15 +109,29 @@ def test_the_list_joins_what_was_registered_and_reported() -> None:
     assert {each.status.name: each.status.state for each in found.listed()}["given"] is UdfState.UNKNOWN
 
 
+def test_udfs_of_all_clients_are_limited_and_those_that_are_there_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(udfs, "MAX_UDFS", 2)
+    found = registry()
+    for name in ("one", "two"):
+        assert start(found, replace(GIVEN, name=name), name) is not None
+    with pytest.raises(Exhausted, match="there are 2 UDFs already; start one of them with this definition"):
+        start(found, replace(GIVEN, name="three"), "three")
+    found.keep(found.stop("one"))
+    assert start(found, replace(GIVEN, name="one", options={"period": ("20",)}), "one") is not None
+    assert [*found.registrations] == ["one", "two"] and found.runs("two")
+
+
 def test_lines_are_numbered_and_bounded() -> None:
-    found = registry(UdfStatus("declared", UdfState.RUNNING))
-    statuses = [UdfStatus("declared", UdfState.RUNNING)]
+    found = registry(UdfStatus("declared", UdfState.RUNNING), UdfStatus("other", UdfState.RUNNING))
+    statuses = [UdfStatus(each, UdfState.RUNNING) for each in ("declared", "other")]
+    own = {"other": [(NOW_NS, "its own")]}
     for first in range(0, KEPT_LINES + 50, 50):
         lines = [(NOW_NS, f"line {number}") for number in range(first, first + 50)]
-        found.report([DECLARED], statuses, {"declared": lines}, now_ns=NOW_NS)
+        found.report([DECLARED], statuses, {"declared": lines, **(own if not first else {})}, now_ns=NOW_NS)
     kept = found.lines("declared", 0)
     assert len(kept) == KEPT_LINES and kept[-1].text == f"line {KEPT_LINES + 49}"
     assert [each.text for each in found.lines("declared", kept[-2].number)] == [kept[-1].text]
+    assert [each.text for each in found.lines("other", 0)] == ["its own"], "one that writes much takes no other's room"
 
 
 def test_a_report_of_too_many_or_without_a_part_changes_nothing() -> None:

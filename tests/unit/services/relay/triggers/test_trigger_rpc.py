@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 
 from dexorder_common.model.cursor import Cursor as CursorValue
 from dexorder_common.model.times import iso
@@ -26,6 +27,7 @@ from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as realtime_p
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.common_pb2 import Cursor
 from dexorder_relay.requests import queries
+from dexorder_relay.service import triggers as trigger_rpcs
 from dexorder_spark.cep.relay import TriggerRelay
 from tests.fakes.mesh_proxy import ResettingProxy
 from tests.paths import ROOT
@@ -130,6 +132,21 @@ async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_th
             assert reset.cursor == second.cursor
         await report(s, [], second.cursor)
         assert [each.state for each in await listed(s)] == [RUNNING]
+
+
+async def test_a_report_of_too_many_events_is_refused_and_an_invalid_event_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trigger_rpcs, "MAX_EVENTS", 3)
+    async with suite(tmp_path) as s:
+        await register(s, "t")
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "events has 4 entries; at most 3 are allowed"):
+            await report(s, [event(f"many-{n}", 1) for n in range(4)])
+        bad = [event("x" * 257, 1), event("kind", 1, kind=99)]
+        with structlog.testing.capture_logs() as logs:
+            await report(s, [bad[0], event("good", 1), bad[1]])
+        assert [each["event"] for each in logs] == ["event of a trigger ignored"] * 2
+        assert [each.event_id for each in await take(s, 1, trigger_id="t")] == ["good"], "of the four none is stored"
 
 
 async def test_changes_that_do_not_fit_into_a_message_come_in_parts_and_are_applied_together(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.sources import unshown as unshown_module
 from dexorder_ingestor.realtime.sources.comparison_limits import ComparisonLimits, Room
 from dexorder_ingestor.realtime.sources.unshown import LeftOut, UnshownTrades
 
@@ -112,6 +115,15 @@ def test_markets_share_the_room_and_leave_out_new_trades_while_it_is_full() -> N
     assert other.take_left_out() == LeftOut(2, TimeRange(2 * SECOND_NS, 3 * SECOND_NS + 1))
     one.clear()
     assert room.left == 4 and one.take_left_out() == LeftOut(4, TimeRange(SECOND_NS, 4 * SECOND_NS + 1))
+
+
+def test_a_market_keeps_its_limit_and_leaves_the_rest_of_the_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unshown_module, "MAX_KEPT", 3)
+    room = Room(left=5)
+    one, other = waiting(1, 2, 3, 4, 5, room=room), waiting(1, 2, room=room)
+    assert (len(one), len(other), room.left) == (3, 2, 0)
+    assert one.take_left_out() == LeftOut(2, TimeRange(4 * SECOND_NS, 5 * SECOND_NS + 1))
+    assert other.take_left_out() is None
 
 
 def test_the_oldest_trade_that_waits_is_known_to_five_seconds() -> None:
