@@ -85,15 +85,16 @@ class OpenGaps:
             self._gaps = [both, *rest]
 
     def close(self, trades: Iterable[Trade]) -> list[Trade]:
-        """Return the trades that close a part of a gap; each is returned once."""
+        """Return those of some trades that close a part of a gap; each is returned once.
+
+        A number may be in two gaps: a dispatch that starts before the gap of an earlier one finds it again.
+        """
         found = []
         for trade in trades:
-            gap = next((each for each in self._gaps if each.has(trade)), None)
-            if gap is None:
-                continue
-            found.append(trade)
-            place = self._gaps.index(gap)
-            self._gaps[place : place + 1] = _without(gap, trade)
+            if self.has(trade):
+                found.append(trade)
+                parts = (_without(gap, trade) if gap.has(trade) else (gap,) for gap in self._gaps)
+                self._gaps = [part for each in parts for part in each]
         return found
 
     def has(self, trade: Trade) -> bool:

@@ -50,6 +50,15 @@ def test_a_trade_closes_its_part_of_a_gap_whenever_it_comes_and_once() -> None:
     assert len(gaps.close([_trade(n) for n in (5, 6, 8, 9)])) == 4 and gaps.spans() == ()
 
 
+def test_a_trade_of_two_gaps_closes_both_and_is_returned_once() -> None:
+    """A dispatch that starts before the gap of an earlier one finds it again."""
+    gaps = _gaps()
+    gaps.open(OpenGap(7, 8, SPAN, ProvisionalReason.MISSING_IDS, SPAN.end_ns + 1))
+    assert gaps.close([_trade(7), _trade(8)]) == [_trade(7), _trade(8)]
+    assert gaps.close([_trade(7), _trade(8)]) == []
+    assert [(each.first_id, each.last_id) for each in gaps.spans()] == [("5", "6"), ("9", "9")]
+
+
 def test_the_next_dispatch_goes_on_with_the_gaps() -> None:
     assert OpenGaps(_gaps().spans()).spans() == _gaps().spans()
 
