@@ -17,13 +17,12 @@ import pytest
 from bench.parts.completeness.live import Sample, Sampler
 from bench.parts.realtime_memory import exchanges_file
 from dexorder import Client
-from dexorder_common.model.coverage import CoverageKind
 from dexorder_common.model.realtime import ProvisionalReason
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from tests.rig.report import print_campaign
 from tests.rig.suite import Suite, running_suite
-from tests.smoke.test_realtime import stored, traded
+from tests.smoke.test_realtime import stored, traded, unnamed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
@@ -31,7 +30,6 @@ SYMBOLS = ("X0001/USDT", "X0002/USDT", "X0003/USDT")
 DELISTED = "X0004/USDT"
 KILLED = ("ingestor", "relay", "spark", "gateway", "udsource", "kafka")
 DEAF_SECONDS, KILL_AFTER_SECONDS, BEHIND_SECONDS = 50.0, 15.0, 40.0
-_PROVISIONAL = (CoverageKind.PROVISIONAL, CoverageKind.PROVISIONAL_ROWS)
 LATE_NS = 5 * SECOND_NS
 VALUES_SECONDS = 240.0
 """Longest time until values that only the socket has sent were compared, in three answers, and are in the table."""
@@ -100,15 +98,6 @@ class Faults:
         self._suite.exchange("/sim/faults", [])
 
 
-def _unnamed(client: Client, suite: Suite, symbol: str, span: TimeRange) -> list[tuple[str, int, float, float]]:
-    """Return the exchange's trades that the table lacks, and that coverage does not call provisional."""
-    ticker = f"{symbol}.SIM"
-    ids = {each[0] for each in stored(client, ticker, span)}
-    lacking = [each for each in traded(suite, _name(symbol), span) if each[0] not in ids]
-    named = [each.span for each in client.coverage(ticker, 0).known if each.kind in _PROVISIONAL]
-    return [each for each in lacking if not any(s.start_ns <= each[1] < s.end_ns for s in named)]
-
-
 def _until_settled(client: Client, tickers: Iterable[str], time_ns: int, seconds: float) -> None:
     deadline, wanted = time.monotonic() + seconds, set(tickers)
     while True:
@@ -169,7 +158,7 @@ def test_no_span_is_claimed_that_the_table_lacks_while_faults_last_and_parts_are
         faults.corrected()
         span = TimeRange(start_ns, time.time_ns())
         time.sleep(60)
-        assert [each for symbol in SYMBOLS for each in _unnamed(client, suite, symbol, span)] == [], suite.logs()
+        assert [each for symbol in SYMBOLS for each in unnamed(client, suite, symbol, span)] == [], suite.logs()
         total = _check_values(client, suite, span)
         _check_seam(client, SYMBOLS[0], seam_ns)
         (job,) = [each for each in client.list_realtime().jobs if each.ticker == f"{DELISTED}.SIM"]

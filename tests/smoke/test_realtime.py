@@ -7,10 +7,12 @@ import time
 import pytest
 
 from dexorder import Client
+from dexorder_common.model.coverage import CoverageKind
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS, from_datetime
 from tests.rig.suite import Suite
+from tests.smoke.conftest import FAULTS
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 
@@ -20,6 +22,10 @@ FAULTS_OF_SOCKETS = ("ws_close", "ws_garbage", "ws_silence", "ws_abort", "ws_hal
 KILLED = ("ingestor", "relay", "gateway", "udsource", "spark")
 KAFKA_SECONDS = 8.0
 """Longer than the gateway and udsource take to see that Kafka does not answer."""
+DEAF_SECONDS, BEHIND_SECONDS = 14.0, 20.0
+LASTING_SECONDS = 120.0
+"""Longest time, without faults, until the table has every trade, or coverage calls its time provisional."""
+PROVISIONAL = (CoverageKind.PROVISIONAL, CoverageKind.PROVISIONAL_ROWS)
 Trade = tuple[str, int, float, float]
 
 
@@ -55,10 +61,14 @@ def stored(client: Client, ticker: str, span: TimeRange) -> list[Trade]:
 
 def wait_until_settled(client: Client, ticker: str, begin_ns: int, time_ns: int) -> None:
     """Wait until coverage says that the trades before a time, and all candles from another one to it, are stored."""
-    deadline = time.monotonic() + 180
     candles_of = TimeRange(begin_ns, time_ns // MINUTE_NS * MINUTE_NS)
-    trades_of = TimeRange(time_ns - 1, time_ns)
-    for period, span in ((0, trades_of), (60, candles_of)):
+    wait_until_known(client, ticker, (0, TimeRange(time_ns - 1, time_ns)), (60, candles_of))
+
+
+def wait_until_known(client: Client, ticker: str, *wanted: tuple[int, TimeRange]) -> None:
+    """Wait until coverage has some spans, each of a period in seconds; 0 for trades."""
+    deadline = time.monotonic() + 180
+    for period, span in wanted:
         while missing := subtract([span], [each.span for each in client.coverage(ticker, period).known]):
             assert time.monotonic() < deadline, f"{ticker} {period}: {missing}\n{client.list_realtime(ticker=ticker)}"
             time.sleep(0.5)
@@ -102,3 +112,58 @@ def test_no_trade_is_lost_or_doubled_while_sockets_fail_and_parts_are_killed(smo
         for each in names:
             client.stop_realtime(each)
         assert not [each for each in client.list_realtime().subscriptions if each.subscription.subscription_id in names]
+
+
+def unnamed(client: Client, suite: Suite, symbol: str, span: TimeRange) -> list[Trade]:
+    """Return the exchange's trades that the table lacks, and whose time coverage does not call provisional."""
+    ticker = f"{symbol}.SIM"
+    named = [each.span for each in client.coverage(ticker, 0).known if each.kind in PROVISIONAL]
+    known = {each[:2] for each in stored(client, ticker, span)}
+    lacking = [each for each in traded(suite, symbol.replace("/", ""), span) if each[:2] not in known]
+    return [each for each in lacking if not any(s.start_ns <= each[1] < s.end_ns for s in named)]
+
+
+def invented(client: Client, suite: Suite, symbol: str, span: TimeRange) -> list[Trade]:
+    """Return the trades of the table that the exchange does not have with these values, and second copies."""
+    rest = traded(suite, symbol.replace("/", ""), span)
+    found = []
+    for each in stored(client, f"{symbol}.SIM", span):
+        if each in rest:
+            rest.remove(each)
+        else:
+            found.append(each)
+    return found
+
+
+def test_every_trade_is_stored_or_its_time_is_named_after_faults_that_last_and_a_kill_in_each(
+    smoke_suite: Suite,
+) -> None:
+    """Sockets are deaf beside a REST that is behind, then beside ids that begin again; the ingestor dies in both."""
+    suite, symbol, name = smoke_suite, "BNB/USDT", "BNBUSDT"
+    behind = {"kind": "behind", "lag_s": BEHIND_SECONDS, "path": "/api/v3/aggTrades", "symbol": name}
+    deaf = {"kind": "ws_freeze", "hang_s": DEAF_SECONDS}
+    with Client(suite.relay, patience_seconds=60) as client:
+        subscription, start_ns = client.start_realtime(f"{symbol}.SIM"), time.time_ns()
+        wait_until_known(client, f"{symbol}.SIM", (0, TimeRange(start_ns - 1, start_ns)))
+        try:
+            suite.exchange("/sim/faults", [*FAULTS, behind])
+            suite.exchange("/sim/sockets", deaf)
+            time.sleep(DEAF_SECONDS / 3)
+            suite.kill_and_wait("ingestor", 120)
+            time.sleep(DEAF_SECONDS / 3)
+            suite.exchange("/sim/faults", FAULTS)
+            suite.exchange("/sim/sockets", {**deaf, "hang_s": DEAF_SECONDS / 2})
+            suite.exchange("/sim/ids", {"symbol": name})
+            time.sleep(3)
+            suite.kill_and_wait("ingestor", 120)
+        finally:
+            suite.exchange("/sim/faults", FAULTS)
+        span = TimeRange(start_ns, time.time_ns())
+        wait_until_known(client, f"{symbol}.SIM", (0, TimeRange(span.end_ns - 1, span.end_ns)))
+        deadline_s = time.monotonic() + LASTING_SECONDS
+        while (lacking := unnamed(client, suite, symbol, span)) and time.monotonic() < deadline_s:
+            time.sleep(1)
+        assert not lacking, suite.logs()
+        assert not invented(client, suite, symbol, span)
+        assert len({each[0] for each in traded(suite, name, span)}) > 10
+        client.stop_realtime(subscription)
