@@ -1,6 +1,6 @@
 """CPU of the relay for each request of many, with a scripted ingestor and pipeline and the product's own client.
 
-    .venv/bin/python -m bench.relay_requests [--requests 620] [--parallel 64]
+    .venv/bin/python -m bench.relay_requests [--requests 620] [--parallel 256] [--one-by-one]
 
 Each request is a day of one-minute candles of a market of its own: a job, two pages, a final record. The pipeline
 writes the rows of all jobs that are done three times a second and reports them, as Spark does. Neither Kafka nor Spark
@@ -27,6 +27,8 @@ from pyiceberg.catalog import Catalog
 
 from bench.parts.cpu import process_cpu_seconds
 from dexorder.client.async_client import AsyncClient
+from dexorder.client.many import PARALLEL
+from dexorder.client.requests import Ended
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.messaging.frames import decode_work
 from dexorder_common.model.history import HistoryRequest
@@ -100,16 +102,20 @@ async def commit(catalog: Catalog, pipeline: Any, landed: list[Any]) -> None:
         await pipeline.ReportJobs(ppb.ReportJobsRequest(snapshot_id=snapshot_id, pages=pages, finals=finals))
 
 
-async def ask(client: AsyncClient, numbers: Iterator[int]) -> None:
+def wanted(count: int) -> list[HistoryRequest]:
+    """Return a day of each of so many markets."""
+    return [HistoryRequest(f"r{n}", f"X{n:05}/USDT.SIM", at(0), at(DAY), 60) for n in range(count)]
+
+
+async def ask(client: AsyncClient, requests: Iterator[HistoryRequest]) -> None:
     """Make one request after the other, and follow each to its end."""
-    for number in numbers:
-        request = HistoryRequest(f"r{number}", f"X{number:05}/USDT.SIM", at(0), at(DAY), 60)
+    for request in requests:
         await client.submit(request)
         ended = await client.requests.wait(request.request_id)
         assert ended.record.row_count == DAY, ended.record
 
 
-def measure(folder: Path, requests: int, parallel: int) -> report.Row:
+def measure(folder: Path, requests: int, parallel: int, *, one_by_one: bool) -> report.Row:
     """Run all requests against a new relay."""
     catalog = harness.catalog_settings(folder).load()
     harness.make_tables(catalog)
@@ -117,14 +123,17 @@ def measure(folder: Path, requests: int, parallel: int) -> report.Row:
     environment, log = harness.environment(folder, port, broker_port), (folder / "relay.log").open("w")
     with log, subprocess.Popen([sys.executable, "-m", "dexorder_relay"], env=environment, stderr=log) as process:
         try:
-            used, seconds = asyncio.run(_run(catalog, process.pid, (port, broker_port), requests, parallel))
+            used, seconds = asyncio.run(_run(catalog, process.pid, (port, broker_port), requests, parallel, one_by_one))
         finally:
             process.terminate()
-    what = f"{requests} requests, {parallel} at a time: relay CPU ms a request"
+    how = "one by one" if one_by_one else "in batches"
+    what = f"{requests} requests {how}, {parallel} at a time: relay CPU ms a request"
     return report.Row(what, f"{used * 1_000 / requests:.1f}", f"{seconds:.1f} s", "", "at most 5")
 
 
-async def _run(catalog: Catalog, pid: int, ports: tuple[int, int], requests: int, parallel: int) -> tuple[float, float]:
+async def _run(
+    catalog: Catalog, pid: int, ports: tuple[int, int], requests: int, parallel: int, one_by_one: bool
+) -> tuple[float, float]:
     """Return the relay's CPU time, and the time that passed."""
     address, broker = f"127.0.0.1:{ports[0]}", f"tcp://127.0.0.1:{ports[1]}"
     async with grpc.aio.insecure_channel(address) as channel, AsyncClient(address) as client:
@@ -136,8 +145,12 @@ async def _run(catalog: Catalog, pid: int, ports: tuple[int, int], requests: int
                 asyncio.create_task(fetch(ingestor, landed)),
                 asyncio.create_task(commit(catalog, prpc.PipelineServiceStub(channel), landed)),
             ]
-            numbers = iter(range(requests))
-            await asyncio.gather(*(ask(client, numbers) for _ in range(parallel)))
+            if one_by_one:
+                each = iter(wanted(requests))
+                await asyncio.gather(*(ask(client, each) for _ in range(parallel)))
+            else:
+                async for _, ended in client.fetch_each(wanted(requests), parallel=parallel):
+                    assert isinstance(ended, Ended) and ended.record.row_count == DAY, ended
             used, seconds = process_cpu_seconds(pid) - before, time.perf_counter() - started
             for task in neighbours:
                 task.cancel()
@@ -150,11 +163,12 @@ def main() -> None:
     """Run once and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=620)
-    parser.add_argument("--parallel", type=int, default=64)
+    parser.add_argument("--parallel", type=int, default=PARALLEL)
+    parser.add_argument("--one-by-one", action="store_true", help="a call for each submission and each end")
     options = parser.parse_args()
     print(report.heading("Relay: requests"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        row = measure(Path(folder), options.requests, options.parallel)
+        row = measure(Path(folder), options.requests, options.parallel, one_by_one=options.one_by_one)
     print(report.table("Requests, with a scripted ingestor and pipeline", [row]))
 
 

@@ -25,7 +25,7 @@ from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.pipeline.controls import LETTERS_KIND, Rules
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.files import FileLayout, Stage
-from dexorder_spark.pipeline.upsert import KeyRange, overlap, scan_ranges
+from dexorder_spark.pipeline.ranges import KeyRange, overlap, scan_ranges
 from dexorder_spark.records.dead_letters import LetterLayout
 from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.table import ensure_tables

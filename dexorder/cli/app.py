@@ -179,7 +179,7 @@ def history(
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Longest wait, in seconds; the requests continue")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Number of tickers that are fetched at a time")] = 64,
+    parallel: Annotated[int, typer.Option(min=1, help="Number of tickers that are fetched at a time")] = 256,
     request_id: Annotated[str | None, typer.Option(help="Id of the request; joins an existing one")] = None,
     client_id: Annotated[str, typer.Option(help="Name of the caller, for `requests list`")] = "",
     resume: Annotated[

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -16,13 +17,13 @@ from dexorder import errors
 from dexorder.client import connection
 from dexorder.client.connection import RelayConnection, relay_address
 from dexorder.client.inputs import make_request
-from dexorder.client.many import PARALLEL, fetch_many
+from dexorder.client.many import PARALLEL, Batches, fetch_many
 from dexorder.client.moments import Moment
 from dexorder.client.notebook import ProgressView, is_notebook
 from dexorder.client.points import AsyncPoints
 from dexorder.client.realtime import AsyncRealtime
 from dexorder.client.receipts import AsyncReceipts
-from dexorder.client.requests import AsyncRequests, OnProgress, history_span, new_request_id
+from dexorder.client.requests import AsyncRequests, Ended, OnProgress, history_span, new_request_id
 from dexorder.client.series import AsyncSeries
 from dexorder.client.table_rows import AsyncTableRows, check_ended
 from dexorder.client.triggers import AsyncTriggers
@@ -202,13 +203,40 @@ class AsyncClient:
                 return await self.rows.read(ended)
         try:
             async with asyncio.timeout(timeout):
-                return await fetch_many(
-                    self, requests, parallel=parallel, on_note=self._connection.on_note, on_progress=report
-                )
+                return await fetch_many(self, requests, parallel=parallel, on_progress=report)
         except TimeoutError:
             raise errors.WaitEnded(
                 f"not all tickers were done in {timeout:g} s; their requests continue, {first.request_id} and others"
             ) from None
+
+    async def fetch_each(
+        self,
+        requests: Iterable[HistoryRequest],
+        *,
+        parallel: int = PARALLEL,
+        on_progress: Callable[[HistoryRequest, Progress], None] | None = None,
+        on_accepted: Callable[[HistoryRequest], None] = lambda request: None,
+    ) -> AsyncGenerator[tuple[HistoryRequest, Ended | errors.DexorderError], None]:
+        """Submit many requests, and yield the end of each, or the error that refused it, as they come.
+
+        They are submitted in batches, each of which is one call. A call that breaks is repeated with what is left of
+        it; repeating the same requests repeats no work. A refusal by a quota is repeated until there is room.
+
+        Args:
+            parallel: Largest number of requests that are not over.
+            on_progress: Called at changes of a request; the last call has the progress of its record. Without it the
+                relay sends none.
+            on_accepted: Called when a request is on the relay's disk.
+
+        Raises:
+            RelayUnreachable: The relay did not answer for ``patience_seconds``; requests that it has accepted continue.
+        """
+        batches = Batches(
+            self._connection, self.requests, parallel=parallel, on_progress=on_progress, on_accepted=on_accepted
+        )
+        async with aclosing(batches.ends(requests)) as ends:
+            async for request, result in ends:
+                yield request, result
 
     async def snapshot_tickers(
         self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None

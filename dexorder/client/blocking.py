@@ -250,6 +250,7 @@ class Client(BlockingPart[AsyncClient]):
     get_request = waiting(AsyncClient.get_request)
     list_requests = waiting(AsyncClient.list_requests)
     cancel = waiting(AsyncClient.cancel)
+    fetch_each = iterating(AsyncClient.fetch_each)
     notifications = iterating(AsyncClient.notifications)
     read = waiting(AsyncClient.read)
     read_batches = iterating(AsyncClient.read_batches)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,6 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span
 
 from dexorder import errors
 from dexorder.client.connection import RelayConnection
-from dexorder.rows.answers import TABLE
 from dexorder_common import tracing
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.errors import Code
@@ -194,7 +193,7 @@ class AsyncRequests:
         record = await self.get(request_id)
         report(record.progress)  # the stream may be behind the notification
         get_current_span().add_event("notification received", {"dexorder.status": str(record.status)})
-        return Ended(record, notification or _notification_of(record))
+        return Ended(record, notification) if notification else ended_by(record)
 
     async def get(self, request_id: str) -> RequestRecord:
         """Return the record of a request; RequestUnknown for an unknown id."""
@@ -309,12 +308,19 @@ def fetch_span(request: HistoryRequest) -> AbstractContextManager[Span]:
     return nullcontext(INVALID_SPAN) if get_current_span().is_recording() else history_span(request)
 
 
-def _notification_of(record: RequestRecord) -> Notification:
+def histories_span(requests: Sequence[HistoryRequest]) -> AbstractContextManager[Span]:
+    """Return the span of many histories, whose calls they share."""
+    return tracing.span(HISTORY, SpanKind.INTERNAL, {"dexorder.requests": len(requests)}, root=True)
+
+
+def ended_by(record: RequestRecord) -> Ended:
+    """Return the end that a record tells; DexorderError if it has none."""
     if record.outcome is None:
         raise errors.DexorderError(
             f"request {record.request_id} was announced as ended, but its record is not finished"
         )
-    return Notification(f"HISTORY_READY:{record.request_id}", None, record.request, record.outcome, TABLE)
+    table, topic = record.request.dataset.table, f"HISTORY_READY:{record.request_id}"
+    return Ended(record, Notification(topic, None, record.request, record.outcome, table))
 
 
 def _not_ended(request_id: str, timeout: float | None) -> errors.WaitEnded:

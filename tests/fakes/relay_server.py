@@ -32,6 +32,7 @@ from tests.fakes.candle_table import HOURS, START
 from tests.fakes.relay_servicer import RelayServicer, add_relay_services
 
 Notify = ingest_pb2.HistoryReadyNotification
+NO_ROOM = "client_id '': too many unfinished requests"
 EPOCH = "epoch-1"
 """Of the cursors of notifications."""
 
@@ -48,6 +49,8 @@ class FakeRelay:
         unavailable: So many calls are refused as UNAVAILABLE first.
         crowded: So many streams are refused because the caller has too many open.
         break_streams: So many streams break before their first message.
+        break_after_answers: So many batches break after their answers.
+        batches: Number of requests in each batch.
         silent: The notification never comes, though the record ends.
         stuck: Nothing ends.
         stuck_tickers: Requests of these do not end.
@@ -74,6 +77,7 @@ class FakeRelay:
     unavailable: int = 0
     crowded: int = 0
     break_streams: int = 0
+    break_after_answers: int = 0
     silent: bool = False
     stuck: bool = False
     stuck_tickers: set[str] = field(default_factory=set)
@@ -91,6 +95,7 @@ class FakeRelay:
     info: server_pb.GetServerInfoResponse = field(default_factory=lambda: relay_info(version()))
     info_calls: int = 0
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
     watched: list[str] = field(default_factory=list)
     """Ids of the requests of which progress was asked."""
     cancelled: list[str] = field(default_factory=list)
@@ -154,11 +159,51 @@ class _Servicer(RelayServicer, ServerInfoServiceServicer):
     async def SubmitHistorical(self, request: Any, context: Any) -> Any:
         return history_pb.SubmitHistoricalResponse(answer=await self._submit(request, context))
 
+    async def SubmitHistoricalBatch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._gate(context)
+        await self._break(context)
+        self.fake.batches.append(len(request.requests))
+        accepted, answers = [], []
+        for each in request.requests:
+            if self.fake.no_room:
+                self.fake.no_room -= 1
+                answer = ingest_pb2.SubmitResponse(
+                    request_id=each.request_id, status=ingest_pb2.SubmitResponse.ERROR, error_message=NO_ROOM
+                )
+                answers.append(history_pb.BatchAnswer(answer=answer, over_quota=True))
+                continue
+            answers.append(history_pb.BatchAnswer(answer=self._answer(each)))
+            if answers[-1].answer.notification_topic:
+                accepted.append(await self._record(each.request_id, context))
+        yield history_pb.SubmitHistoricalBatchResponse(answers=answers)
+        if self.fake.break_after_answers:
+            self.fake.break_after_answers -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+        for record in accepted:
+            if request.with_progress:
+                self.fake.watched.append(record.request.request_id)
+                yield history_pb.SubmitHistoricalBatchResponse(
+                    progress=[
+                        history_pb.RequestProgress(
+                            request_id=record.request.request_id,
+                            state=history_pb.REQUEST_STATE_RUNNING,
+                            progress=history_pb.Progress(expected_periods=record.progress.expected_periods, jobs=1),
+                        )
+                    ]
+                )
+            if not self.fake.held(record.request.ticker):
+                yield history_pb.SubmitHistoricalBatchResponse(ended=[record])
+        if any(self.fake.held(record.request.ticker) for record in accepted):
+            await asyncio.Event().wait()
+
     async def _submit(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         if self.fake.no_room:
             self.fake.no_room -= 1
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "client_id '': too many unfinished requests")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, NO_ROOM)
+        return self._answer(request)
+
+    def _answer(self, request: Any) -> Any:
         answer = ingest_pb2.SubmitResponse
         if refusal := self.fake.refuse_tickers.get(request.ticker, self.fake.refuse):
             return answer(request_id=request.request_id, status=answer.INVALID, error_message=refusal)

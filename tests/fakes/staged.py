@@ -15,6 +15,7 @@ from dexorder_common.lake.commit_state import state_of
 from dexorder_common.model.page import PageHeaders
 from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.files import FileLayout, FileWriter
+from dexorder_spark.pipeline.ranges import KeyRange
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable, ensure_tables
 from tests.fakes.pages import page
@@ -60,7 +61,7 @@ def commit_as_driver(
     load: Load,
     table: PageTable,
     records: Sequence[tuple[PageHeaders, bytes]],
-    ranges: Sequence[upsert.KeyRange],
+    ranges: Sequence[KeyRange],
     between: Callable[[], object] = lambda: None,
 ) -> tuple[upsert.Path, int]:
     """Commit a batch as a driver does, without Spark; return the way, and how often another writer was faster.

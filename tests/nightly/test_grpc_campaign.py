@@ -128,6 +128,18 @@ STREAMS: dict[str, tuple[str, Any]] = {
         "relay",
         history_pb.WatchNotificationsRequest(topic="HISTORY_READY:r", after=common_pb.Cursor(epoch="e", sequence=3)),
     ),
+    RELAY + "HistoryService/SubmitHistoricalBatch": (
+        "relay",
+        history_pb.SubmitHistoricalBatchRequest(
+            requests=[
+                ingest_pb2.SubmitHistoricalRequest(
+                    request_id=each, ticker="BTC/USDT.SIM", period_seconds=60, client_id="c", **TIME
+                )
+                for each in ("b1", "b2")
+            ],
+            with_progress=True,
+        ),
+    ),
     RELAY + "HistoryService/StreamOhlc": (
         "relay",
         history_pb.StreamOhlcRequest(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +18,8 @@ from dexorder.cli.rows.sinks import FileRows, file_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.cli.terminal.unknown import Listings
 from dexorder.client.async_client import AsyncClient
-from dexorder.client.many import READ_AT_ONCE, SharedQuota
-from dexorder.client.requests import Ended, history_span, without_repeats
+from dexorder.client.many import READ_AT_ONCE
+from dexorder.client.requests import Ended, histories_span, without_repeats
 from dexorder.client.table_rows import read_span
 from dexorder_common.model.history import HistoryRequest, RequestStatus, id_json, range_json
 from dexorder_common.model.periods import PERIODS
@@ -94,9 +94,7 @@ class ManyFollower:
         self._on_note = progress.ignore if quiet else without_repeats(self._err.print)
         self._results: dict[int, Result] = {}
         self._accepted: set[int] = set()
-        self._quota = SharedQuota(self._on_note)
         self._common: FileRows | None = None
-        self._listings: Listings | None = None
         self._common_lock = asyncio.Lock()
         self._reading = asyncio.Semaphore(READ_AT_ONCE)
 
@@ -134,63 +132,76 @@ class ManyFollower:
         return f"{done} of {total} {self._run.unit} are done, {running} continue at the relay, {left} are not submitted"
 
     async def _process_all(self, client: AsyncClient, shown: progress.ManyProgress) -> None:
-        indices, self._listings = iter(range(self._run.count)), Listings(client)
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
-                for _ in range(min(self._parallel, self._run.count)):
-                    group.create_task(self._worker(client, shown, indices))
+                indices = await self._check_all(client, shown)
+                with histories_span([*indices]):
+                    await self._follow_all(client, shown, indices, group)
         except TimeoutError:
             raise errors.WaitEnded(f"not all {self._run.unit} were done within {self._timeout:g} s") from None
         except BaseExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
 
-    async def _worker(self, client: AsyncClient, shown: progress.ManyProgress, indices: Iterator[int]) -> None:
-        for index in indices:
-            result = await self._process(client, shown, index)
-            self._results[index] = result
-            self._quota.ended()
-            ok = result.status == RequestStatus.OK
-            shown.ended(result.request_id, result.line(), ok=ok, rows=result.rows)
-            if self._run.output.as_json:
-                output.print_json_line(result.as_json())
-
-    async def _process(self, client: AsyncClient, shown: progress.ManyProgress, index: int) -> Result:
-        try:
-            request = self._run.request(index)
-        except errors.RequestRefused as error:
+    async def _check_all(self, client: AsyncClient, shown: progress.ManyProgress) -> dict[HistoryRequest, int]:
+        """Return the requests to submit, with their numbers; the others are refused."""
+        listings, indices = Listings(client), dict[HistoryRequest, int]()
+        for index in range(self._run.count):
             ticker, period_seconds, _ = self._run.series(index)
-            return Result(ticker, period_seconds, self._run.request_id(index), "REFUSED", error=str(error))
-        with history_span(request):
-            return await self._fetch(client, shown, index, request)
+            try:
+                request = self._run.request(index)
+                if not self._is_resumed:
+                    await listings.refuse_unknown(ticker, period_seconds)
+                indices[request] = index
+            except (errors.RequestRefused, errors.NotAllowed) as error:
+                refused = Result(ticker, period_seconds, self._run.request_id(index), "REFUSED", error=str(error))
+                self._ended(index, refused, shown)
+        return indices
 
-    async def _fetch(
+    async def _follow_all(
+        self,
+        client: AsyncClient,
+        shown: progress.ManyProgress,
+        indices: dict[HistoryRequest, int],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        def accepted(request: HistoryRequest) -> None:
+            if indices[request] not in self._accepted:  # a stream that broke is opened again
+                self._accepted.add(indices[request])
+                shown.started(request)
+
+        ends = client.fetch_each(indices, parallel=self._parallel, on_progress=shown.follow(), on_accepted=accepted)
+        async with aclosing(ends):
+            async for request, result in ends:
+                group.create_task(self._process(client, shown, indices[request], request, result))
+
+    async def _process(
         self,
         client: AsyncClient,
         shown: progress.ManyProgress,
         index: int,
         request: HistoryRequest,
-    ) -> Result:
-        ticker, request_id = request.ticker, request.request_id
-        result = partial(Result, ticker, request.period_seconds, request_id)
-        try:
-            assert self._listings is not None, "set before any worker starts"
-            if not self._is_resumed:
-                await self._listings.refuse_unknown(ticker, request.period_seconds)
-            on_progress = shown.started(request)
-            await self._quota.submit(client, request)
-        except (errors.RequestRefused, errors.NotAllowed) as error:
-            return result("REFUSED", error=str(error))
-        self._accepted.add(index)
-        try:
-            ended = await client.requests.wait(request_id, on_progress=on_progress)
-        except errors.RelayUnreachable:
-            raise  # the other tickers would fail as well
-        except errors.DexorderError as error:
-            return result("FAILED", error=str(error))
+        result: Ended | errors.DexorderError,
+    ) -> None:
+        made = partial(Result, request.ticker, request.period_seconds, request.request_id)
+        if isinstance(result, Ended):
+            self._ended(index, await self._written(client, index, result, made), shown)
+        else:
+            refused = isinstance(result, errors.RequestRefused | errors.NotAllowed)
+            self._ended(index, made("REFUSED" if refused else "FAILED", error=str(result)), shown)
+
+    def _ended(self, index: int, result: Result, shown: progress.ManyProgress) -> None:
+        self._results[index] = result
+        ok = result.status == RequestStatus.OK
+        shown.ended(result.request_id, result.line(), ok=ok, rows=result.rows)
+        if self._run.output.as_json:
+            output.print_json_line(result.as_json())
+
+    async def _written(self, client: AsyncClient, index: int, ended: Ended, made: Callable[..., Result]) -> Result:
+        """Write the rows of a request that has ended, if it has all of them or may have some; return the result."""
         record = ended.record
         reason = "" if record.status is RequestStatus.OK else record.reason()
         if reason and not (self._run.output.partial and record.row_count):
-            return result(str(record.status), ended, reason)
+            return made(str(record.status), ended, reason)
         try:
             async with self._reading:
                 with read_span():
@@ -198,8 +209,8 @@ class ManyFollower:
         except (FileIncomplete, errors.RelayUnreachable):
             raise
         except (errors.DexorderError, OSError) as error:
-            return result("UNREAD", ended, str(error))
-        return result(str(record.status), ended, reason)
+            return made("UNREAD", ended, str(error))
+        return made(str(record.status), ended, reason)
 
     async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
         """Write the rows to the file of the ticker or to the common file, if requested."""

@@ -94,8 +94,11 @@ class ResultLines:
         self._write = write
         self._done = 0
 
-    def started(self, request: HistoryRequest) -> OnProgress | None:
-        """Show nothing of a new request: its progress is not needed."""
+    def started(self, request: HistoryRequest) -> None:
+        """Show nothing of a new request."""
+
+    def follow(self) -> Callable[[HistoryRequest, Progress], None] | None:
+        """Return None: progress of requests is not shown."""
         return None
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
@@ -115,8 +118,8 @@ class ResultBars:
         self._failed = 0
         self._all = bars.add_task(f"all {unit}", total=count, note="", unit=unit)
 
-    def started(self, request: HistoryRequest) -> OnProgress:
-        """Show a new request. Return the callback for its progress."""
+    def started(self, request: HistoryRequest) -> None:
+        """Show a new request."""
         task = self._bars.add_task(
             f"{request.ticker} {PERIODS[request.period_seconds]}",
             total=request.max_candles,
@@ -125,7 +128,14 @@ class ResultBars:
             visible=len(self._tasks) < self._limit,
         )
         self._tasks[request.request_id] = task
-        return lambda now: _update(self._bars, task, now, request)
+
+    def follow(self) -> Callable[[HistoryRequest, Progress], None] | None:
+        """Return the callback for the progress of requests."""
+        return self._show
+
+    def _show(self, request: HistoryRequest, now: Progress) -> None:
+        if (task := self._tasks.get(request.request_id)) is not None:
+            _update(self._bars, task, now, request)
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
         """Show that a request has ended; ``line`` has its result."""

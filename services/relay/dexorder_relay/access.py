@@ -262,19 +262,19 @@ class CallerQuotas:
             del self._trigger_bytes[client_id]
 
     @contextmanager
-    def stream(self, caller: Caller | None) -> Iterator[None]:
-        """Count an open stream while the block runs; Exhausted if the caller has too many."""
+    def stream(self, caller: Caller | None, count: int = 1) -> Iterator[None]:
+        """Count an open stream, or one as costly as several, while the block runs; Exhausted if there are too many."""
         if caller is None:
             yield
             return
-        limit, streams = self._of(caller).open_streams, self._streams[caller.client_id] + 1
+        limit, streams = self._of(caller).open_streams, self._streams[caller.client_id] + count
         if streams > limit:
             raise self._refused(caller, "open_streams", streams, limit, "open it again when another one has ended")
         self._streams[caller.client_id] = streams
         try:
             yield
         finally:
-            self._streams[caller.client_id] -= 1
+            self._streams[caller.client_id] -= count
 
     def _of(self, caller: Caller) -> Limits:
         return dataclasses.replace(self._limits, **caller.quota.model_dump(exclude_none=True))

@@ -70,6 +70,7 @@ class RelayEngine:
             context.quotas.enter(live.request)
         self.queries = RequestQueries(context)
         self.completion = Completion(context, OutcomeDecider(context, retraction_log))
+        self.queries.is_live = self.completion.live
         self.submitter = Submitter(context, self.completion, retraction_log)
         self.jobs = HistoryJobs(context, self.completion)
         self.instruments = Instruments(context)

@@ -38,6 +38,7 @@ from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.files import FileLayout, Stage
 from dexorder_spark.pipeline.iceberg_batch import IcebergBatch
 from dexorder_spark.pipeline.place import SourcePlace, finished
+from dexorder_spark.pipeline.ranges import KeyRange
 from dexorder_spark.pipeline.traces import BatchTimes, record_batch
 from dexorder_spark.records.admission import Place, RecordRefusal, refusal
 from dexorder_spark.records.dead_letters import LetterLayout, LetterWriter, append_dead_letters
@@ -237,8 +238,8 @@ class Pipeline:
         given = {"payload": payload, "key": "sample", "headers": list(headers.encode().items())}
         return pa.Table.from_pylist([given | {"event_time": 0, "partition": 0, "offset": 0}], schema=RAW)
 
-    def _key_range(self, page: PageResult, span: TimeRange) -> upsert.KeyRange:
-        return upsert.KeyRange(tuple(getattr(page.series, name) for name in self._table.series_columns), span)
+    def _key_range(self, page: PageResult, span: TimeRange) -> KeyRange:
+        return KeyRange(tuple(getattr(page.series, name) for name in self._table.series_columns), span)
 
     def _skip(self, session: SparkSession, part: OffsetRange, reason: str) -> None:
         """Commit a record as a dead letter, and the offset after it."""
@@ -263,7 +264,7 @@ class Pipeline:
         session: SparkSession,
         files: Sequence[DataFile],
         good: Mapping[Place, PageResult],
-        ranges: Sequence[upsert.KeyRange],
+        ranges: Sequence[KeyRange],
         ends: Offsets,
         *,
         always: bool = False,

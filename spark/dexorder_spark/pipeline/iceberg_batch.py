@@ -15,6 +15,7 @@ from dexorder_common.lake.commit_state import CommitState, state_of
 from dexorder_common.model.history import PageResult
 from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.place import Look
+from dexorder_spark.pipeline.ranges import KeyRange
 from dexorder_spark.records.fault import Fault
 from dexorder_spark.tables.table import PageTable
 
@@ -30,7 +31,7 @@ class IcebergBatch:
     table: PageTable
     session: SparkSession
     files: Sequence[DataFile]
-    ranges: Sequence[upsert.KeyRange]
+    ranges: Sequence[KeyRange]
     clock: Clock
     fault: Fault | None
 

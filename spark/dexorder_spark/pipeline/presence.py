@@ -20,8 +20,11 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 
+from dexorder_spark.pipeline.known_manifests import KnownManifests
+from dexorder_spark.pipeline.ranges import ScanRange, row_filter
 from dexorder_spark.tables.table import PageTable
 
+_MANIFESTS = KnownManifests()
 MAX_READ_BYTES = 64 * 1024 * 1024
 """Bytes of data files that the driver reads, and that it rewrites, for one batch."""
 
@@ -84,18 +87,19 @@ def is_newer(both: pa.Table, version: tuple[str, ...]) -> Any:
     return pc.or_(newer, pc.and_(pc.equal(staged, found), is_newer(both, tuple(rest)))) if rest else newer
 
 
-def find(table: PageTable, target: Table, row_filter: BooleanExpression) -> list[FoundFile] | None:
+def find(table: PageTable, target: Table, ranges: Sequence[ScanRange]) -> list[FoundFile] | None:
     """Return the files with rows in the ranges; None if that takes reading more than ``MAX_READ_BYTES``.
 
-    Files whose bounds exclude every range are not opened. The bounds of a file that several dispatches share include
-    keys that the file does not have.
+    Files whose bounds exclude every range, of which there is at least one, are not opened. The bounds of a file that
+    several dispatches share include keys that the file does not have.
     """
-    tasks = list(target.scan(row_filter=row_filter, selected_fields=table.version_columns).plan_files())
+    wanted = row_filter(table, ranges)
+    tasks = list(_MANIFESTS.plan(table, target, ranges, wanted))
     if size_of(tasks) > MAX_READ_BYTES:
-        matching = expression_to_pyarrow(bind(target.schema(), row_filter, case_sensitive=True))
+        matching = expression_to_pyarrow(bind(target.schema(), wanted, case_sensitive=True))
         if sum(_matching_bytes(target, task, matching) for task in tasks) > MAX_READ_BYTES:
             return None
-    files = [FoundFile(task, read_rows(target, task, table.version_columns, row_filter)) for task in tasks]
+    files = [FoundFile(task, read_rows(target, task, table.version_columns, wanted)) for task in tasks]
     return [file for file in files if file.rows.num_rows]
 
 
@@ -113,11 +117,11 @@ def _matching_bytes(target: Table, task: FileScanTask, matching: pc.Expression) 
 
 
 def read_rows(
-    target: Table, task: FileScanTask, columns: Sequence[str], row_filter: BooleanExpression | None = None
+    target: Table, task: FileScanTask, columns: Sequence[str], wanted: BooleanExpression | None = None
 ) -> pa.Table:
     """Return some columns of a file's rows that are not deleted and match the filter."""
     schema = target.schema().select(*columns)
-    scan = ArrowScan(target.metadata, target.io, schema, row_filter or AlwaysTrue())
+    scan = ArrowScan(target.metadata, target.io, schema, wanted or AlwaysTrue())
     found: pa.Table = scan.to_table([FileScanTask(task.file, task.delete_files)])
     return found.select(list(columns))
 

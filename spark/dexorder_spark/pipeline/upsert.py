@@ -14,37 +14,28 @@ same or a larger version is left unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import reduce
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg import expressions
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.storagelevel import StorageLevel
 
 from dexorder_common.lake.commit import CommitLost, commit_files, remove_files
-from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import iso_microseconds
 from dexorder_spark.pipeline.files import FileLayout, FileWriter, frame, read_columns
 from dexorder_spark.pipeline.presence import MAX_READ_BYTES, FoundFile, RowChange, difference, find, read_rows, size_of
+from dexorder_spark.pipeline.ranges import KeyRange, ScanRange, Value, overlap, scan_ranges
 from dexorder_spark.runtime.java_commits import commit_by_java
 from dexorder_spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_SCAN_RANGES = 32
-"""Largest number of ranges in a filter or an ON; more are covered by fewer, wider ones."""
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property"
 """Prefix of Spark's settings that become properties of the snapshots of its session."""
-_ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not allow
-Value: TypeAlias = str | int
 
 
 class Path(StrEnum):
@@ -57,73 +48,6 @@ class Path(StrEnum):
     REWRITE = "rewrite"
     """The files with replaced rows were written again without them, and the new rows to more files."""
     MERGE = "merge"
-
-
-@dataclass(frozen=True, order=True)
-class KeyRange:
-    """Rows of one series in a range of time; ``series`` has the values of the table's series columns."""
-
-    series: tuple[Value, ...]
-    span: TimeRange
-
-
-@dataclass(frozen=True, order=True)
-class ScanRange:
-    """Rows of some series in a range of time. The series differ only in the first series column, if there is one."""
-
-    first_values: tuple[Value, ...]
-    other_values: tuple[Value, ...]
-    span: TimeRange
-
-
-def scan_ranges(pages: Iterable[KeyRange], limit: int = MAX_SCAN_RANGES) -> list[ScanRange]:
-    """Return ranges that contain every key of the pages.
-
-    They are exact if there are at most ``limit``; else one range per series; else one for all series that differ only
-    in the first series column.
-    """
-    spans: dict[tuple[tuple[Value, ...], tuple[Value, ...]], list[TimeRange]] = {}
-    for page in pages:
-        spans.setdefault((page.series[:1], page.series[1:]), []).append(page.span)
-    merged = {key: merge(parts) for key, parts in spans.items()}
-    if sum(map(len, merged.values())) > limit:
-        merged = {key: [_hull(parts)] for key, parts in merged.items()}
-    if len(merged) > limit:
-        groups = {others: [key for key in merged if key[1] == others] for _, others in merged}
-        merged = {
-            (tuple(sorted(key[0][0] for key in keys)), others): [_hull(merged[key][0] for key in keys)]
-            for others, keys in groups.items()
-        }
-    return sorted(ScanRange(*key, span) for key, parts in merged.items() for span in parts)
-
-
-def _hull(spans: Iterable[TimeRange]) -> TimeRange:
-    parts = list(spans)
-    return TimeRange(min(p.start_ns for p in parts), max(p.end_ns for p in parts))
-
-
-def overlap(pages: Sequence[KeyRange]) -> bool:
-    """Return whether two pages may contain the same key; if not, the batch needs no deduplication."""
-    ordered = sorted(pages)
-    return any(a.series == b.series and b.span.start_ns < a.span.end_ns for a, b in pairwise(ordered))
-
-
-def row_filter(table: PageTable, ranges: Sequence[ScanRange]) -> BooleanExpression:
-    """Return the ranges, at least one, as a pyiceberg expression."""
-    first, others = table.series_columns[:1], table.series_columns[1:]
-    either: BooleanExpression = reduce(
-        _ex.Or,
-        [
-            _ex.And(
-                *(_ex.In(name, set(each.first_values)) for name in first),
-                _ex.GreaterThanOrEqual(table.time_column, iso_microseconds(each.span.start_ns)),
-                _ex.LessThan(table.time_column, iso_microseconds(each.span.end_ns)),
-                *map(_ex.EqualTo, others, each.other_values),
-            )
-            for each in ranges
-        ],
-    )
-    return either
 
 
 def merge_condition(table: PageTable, ranges: Sequence[ScanRange]) -> str:
@@ -190,7 +114,7 @@ def write(
     """
     layout = FileLayout.of(table, target)
     ranges = scan_ranges(pages)
-    found = find(table, target, row_filter(table, ranges)) if ranges else []
+    found = find(table, target, ranges) if ranges else []
     if found is None or size_of(each.task for each in found) > MAX_READ_BYTES:
         commit_by_java(session, target, lambda name: merge_with_spark(session, name, layout, files, ranges, state))
         remove_files(layout.io, files)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 from typing import Any
@@ -28,6 +28,25 @@ from dexorder_relay.reading.table_reader import TableReader
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.request import LiveRequest
 from dexorder_relay.store.database import Store
+
+
+class KeyedEvent(asyncio.Event):
+    """An event that also keeps the keys whose signals have set it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: dict[str, None] = {}
+
+    def add(self, key: str) -> None:
+        """Set the event for a key."""
+        self._keys[key] = None
+        self.set()
+
+    def take(self) -> list[str]:
+        """Return the keys since the last call, each once."""
+        keys = list(self._keys)
+        self._keys.clear()
+        return keys
 
 
 class Signals:
@@ -52,10 +71,22 @@ class Signals:
             if not self._listeners[key]:
                 del self._listeners[key]
 
+    @contextmanager
+    def listen_each(self, keys: Iterable[str]) -> Iterator[KeyedEvent]:
+        """Yield an event that keeps which of these keys are notified."""
+        event, listened = KeyedEvent(), list(keys)
+        with ExitStack() as stack:
+            for key in listened:
+                stack.enter_context(self.listen(key, event))
+            yield event
+
     def notify(self, key: str) -> None:
         """Wake every listener of a key."""
         for event in self._listeners.get(key, ()):
-            event.set()
+            if isinstance(event, KeyedEvent):
+                event.add(key)
+            else:
+                event.set()
 
     def listened(self, prefix: str) -> list[str]:
         """Return the topics that start with ``prefix`` and have a listener."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dexorder_common.model.history import Delay, Dispatch, FinalResult, PageResult
 from dexorder_common.model.time_range import TimeRange
@@ -93,14 +93,23 @@ class HistoryJobs:
             self._context.changed(job.requests)
         return True
 
+    def _touched(self, pages: Iterable[PageResult], finals: Iterable[FinalResult]) -> set[str]:
+        """Return the requests of the series of pages, and those that wait for the jobs of final records."""
+        state, touched = self._context.state, set[str]()
+        landed = {page.series for page in pages}
+        touched.update(r for r, live in state.requests.items() if live.request.series in landed)
+        for final in finals:
+            if (job := state.job_of(final.dispatch_id)) is not None:
+                touched |= job.requests
+        return touched
+
     async def report_jobs(self, pages: Sequence[PageResult], finals: Sequence[FinalResult]) -> None:
         """Apply a micro-changes of the pipeline; on disk when this returns. Outcomes of requests follow later."""
         context, changes = self._context, Changes()
         self.reported_ns = context.clock.monotonic_ns()
         wall_ns = context.clock.wall_ns()
         dispatches.report(context.state, pages, finals, changes, wall_ns=wall_ns, now_ns=self.reported_ns)
-        landed = {page.series for page in pages}
-        context.changed(r for r, live in context.state.requests.items() if finals or live.request.series in landed)
+        context.changed(self._touched(pages, finals))
         await context.store.commit(changes)
         context.wake.set()  # a final may have left a further range of its job to fetch
         self._completion.check_ready()

@@ -22,6 +22,7 @@ from dexorder_relay.store.logs import Log, start_of
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
+ENDS_IN_A_READ = 100
 PAGE_SIZE = 100
 MAX_TOKEN = 2**63 - 1
 MAX_PAGE_BYTES = 1024 * 1024
@@ -42,6 +43,8 @@ class RequestQueries:
         self._reader = context.reader
         self.doubtful: Callable[[Series, TimeRange], list[TimeRange]] = lambda series, span: []
         """Returns the parts of a span that realtime has settled by the word of one source."""
+        self.is_live: Callable[[str], object] = self._state.requests.get
+        """Returns a request whose outcome is not on disk."""
 
     async def record(self, request_id: str) -> RequestRecord:
         """Return one request; NotFound if it was never accepted, or is forgotten."""
@@ -88,6 +91,44 @@ class RequestQueries:
                     return
                 await asyncio.sleep(WATCH_SECONDS)
                 await self._signals.wait(event)
+
+    async def ends(
+        self, request_ids: Iterable[str], *, with_progress: bool
+    ) -> AsyncGenerator[list[RequestRecord] | dict[str, Progress], None]:
+        """Yield the records of requests when they have ended, until all have; those that end together at a time.
+
+        Args:
+            with_progress: Also yield the progress of those that have not ended, at every change, ten times a second.
+
+        Raises:
+            NotFound: A request was forgotten, as the caller has read nothing for so long.
+        """
+        left, last = set(request_ids), dict[str, Progress]()
+        prefix = "request:" if with_progress else "topic:HISTORY_READY:"
+        with self._signals.listen_each(prefix + each for each in left) as event:
+            changed = list(left)
+            while True:
+                over = [each for each in changed if not self.is_live(each)]
+                for start in range(0, len(over), ENDS_IN_A_READ):
+                    part = over[start : start + ENDS_IN_A_READ]
+                    records = await self._store.records(part)
+                    left.difference_update(part)
+                    if len(records) < len(part):
+                        raise unknown_request(min(set(part).difference(each.request_id for each in records)))
+                    yield records
+                if not left:
+                    return
+                if with_progress:
+                    now = {each: progress(self._state, live) for each in changed if (live := self._live(each))}
+                    if news := {each: value for each, value in now.items() if last.get(each) != value}:
+                        last |= news
+                        yield news
+                await asyncio.sleep(WATCH_SECONDS)
+                await self._signals.wait(event)
+                changed = [each for key in event.take() if (each := key.removeprefix(prefix)) in left]
+
+    def _live(self, request_id: str) -> LiveRequest | None:
+        return self._state.requests.get(request_id)
 
     async def notifications(self, topic: str, after: Cursor | None) -> AsyncGenerator[StreamStart | Notification, None]:
         """Yield where the stream starts, then a topic's notifications after a cursor, in order, without end.

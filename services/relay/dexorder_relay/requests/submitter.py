@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.errors import Exhausted, InvalidRequest
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -40,9 +40,59 @@ class Submitter:
             Unavailable: The store cannot be written; the caller may try again.
         """
         self._context.store.check_space()
+        self._check(request, caller)
+        return await self._submit(request, caller)
+
+    async def submit_many(
+        self, requests: Sequence[HistoryRequest], caller: Caller | None = None
+    ) -> list[bool | InvalidRequest | Exhausted]:
+        """Accept requests in one commit, each as ``submit``; return for each whether it is new, or why it is refused.
+
+        A request that is refused stops no other one.
+
+        Raises:
+            Exhausted: The disk is full; nothing is answered from it.
+            Unavailable: The store cannot be written; the caller may try again.
+        """
+        self._context.store.check_space()
+        answers: dict[int, bool | InvalidRequest | Exhausted] = {}
+        first, one_by_one = dict[str, int](), list[int]()
+        for index, request in enumerate(requests):
+            try:
+                self._check(request, caller)
+            except (InvalidRequest, Exhausted) as error:
+                answers[index] = error
+                continue
+            if first.setdefault(request.request_id, index) != index:
+                one_by_one.append(index)
+        ended = {each.request_id: each.request for each in await self._context.store.records(first)}
+        accepted = []
+        for request_id, index in first.items():  # without an await until they are planned
+            request = requests[index]
+            try:
+                if (known := ended.get(request_id)) is not None:
+                    answers[index] = _is_new(request, known)
+                elif self._completion.live(request_id) or request_id in self._refetches:
+                    one_by_one.append(index)
+                else:
+                    self._enter([request], caller, again=False)
+                    accepted.append(request)
+                    answers[index] = True
+            except (InvalidRequest, Exhausted) as error:
+                answers[index] = error
+        if accepted:
+            await self._accept(accepted)
+        for index in one_by_one:
+            try:
+                answers[index] = await self._submit(requests[index], caller)
+            except (InvalidRequest, Exhausted) as error:
+                answers[index] = error
+        return [answers[index] for index in range(len(requests))]
+
+    def _check(self, request: HistoryRequest, caller: Caller | None) -> None:
+        """Count a submission and check its fields."""
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
         check(request, self._context.venues, self._context.settings.max_request_periods)
-        return await self._submit(request, caller)
 
     async def submit_for_exchange(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
         """Accept a request for a dataset that concerns a whole exchange, as ``submit``."""
@@ -56,9 +106,7 @@ class Submitter:
         while (known := await self._known(request_id)) is None and request_id in self._refetches:
             await asyncio.wait([self._refetches[request_id]])
         if known is not None:
-            if known != request:
-                raise InvalidRequest(f"request_id {request_id!r} was used for another request")
-            return False
+            return _is_new(request, known)
         self._enter([request], caller, again=request.refresh)
         await self._accept([request])
         return True
@@ -187,3 +235,10 @@ class Submitter:
         if (saved := self._unsaved.get(request_id)) is not None:
             await asyncio.shield(saved)
         return live.request
+
+
+def _is_new(request: HistoryRequest, known: HistoryRequest) -> bool:
+    """Return False for a request that is known; InvalidRequest if its id is another request's."""
+    if known != request:
+        raise InvalidRequest(f"request_id {request.request_id!r} was used for another request")
+    return False

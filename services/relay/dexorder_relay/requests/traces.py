@@ -23,6 +23,7 @@ ROOTS = [
     f"dexorder.relay.v1.{name}"
     for name in (
         "HistoryService/SubmitHistorical",
+        "HistoryService/SubmitHistoricalBatch",
         "HistoryService/SnapshotTickers",
         "HistoryService/StreamOhlc",
         "OperatorService/RefreshHistorical",

@@ -32,6 +32,7 @@ from dexorder_protos.dexorder.relay.v1 import (
 )
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2, udf_registry_service_pb2_grpc
 from dexorder_relay.engine import RelayEngine
+from dexorder_relay.service.batches import BatchRpcs
 from dexorder_relay.service.realtime import RealtimeReports, RealtimeRpcs
 from dexorder_relay.service.receipts import ReceiptRpcs
 from dexorder_relay.service.reports import JobReports, PipelineReports
@@ -69,7 +70,7 @@ def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
     """Add the services for clients, ingestors and Spark; return their names."""
     requests, tables, realtime = RequestRpcs(engine), TableRpcs(engine), RealtimeRpcs(engine)
     parts: dict[str, tuple[object, ...]] = {
-        "History": (requests, tables),
+        "History": (requests, BatchRpcs(engine), tables),
         "Coverage": (tables,),
         "Realtime": (realtime,),
         "Trigger": (TriggerRpcs(engine),),

@@ -164,6 +164,11 @@ class Store:
         rows = await self._rows("SELECT * FROM requests WHERE request_id = ? AND state = ?", request_id, _FINISHED)
         return _read_record(rows[0]) if rows else None
 
+    async def records(self, request_ids: Iterable[str]) -> list[RequestRecord]:
+        """Return the records of those requests that have ended."""
+        sql = "SELECT * FROM requests WHERE state = ? AND request_id IN (SELECT value FROM json_each(?))"
+        return [_read_record(row) for row in await self._rows(sql, _FINISHED, json.dumps(list(request_ids)))]
+
     async def page(
         self, client_id: str, state: RequestState | None, before: int | None, size: int
     ) -> list[tuple[int, str, RequestRecord | None]]:

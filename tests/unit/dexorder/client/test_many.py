@@ -13,7 +13,9 @@ import pytest
 
 from dexorder import AsyncClient, Client, errors
 from dexorder.client import many
+from dexorder.client.inputs import make_request
 from dexorder.client.notebook import ProgressView, is_notebook
+from dexorder.client.requests import Ended
 from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.history import Progress, RequestState
 from tests.fakes.candle_table import HOURS, OTHER, TICKER
@@ -52,6 +54,57 @@ def test_those_that_fail_stop_no_other(two: FakeRelay) -> None:
     assert failed.value.rows is not None and failed.value.rows.num_rows == HOURS + 3
     with Client() as client, pytest.raises(errors.RequestRefused, match="no tickers are given"):
         client.history([], *SPAN)
+
+
+def test_batches_are_calls_and_broken_ones_are_repeated_without_what_has_ended(two: FakeRelay) -> None:
+    names = [f"X{number}/USDT.SIM" for number in range(20)]
+    requests = [make_request(f"r{n}", name, *SPAN) for n, name in enumerate(names)]
+    two.unavailable, two.break_streams, two.break_after_answers = 1, 1, 1
+    two.refuse_tickers[names[3]] = "no such symbol"
+    accepted: list[str] = []
+    with Client() as client:
+        found = dict(client.fetch_each([*requests, requests[0]], on_accepted=lambda each: accepted.append(each.ticker)))
+    assert two.batches == [20, 19], "the first is repeated without the refused one"
+    assert set(accepted) == {*names} - {names[3]} and len(two.submitted) == 19 and not two.watched
+    assert list(found) != requests and set(found) == {*requests}
+    ends = [each for each in found.values() if isinstance(each, Ended)]
+    assert len(ends) == 19 and {each.notification.table for each in ends} == {"trading.ohlc"}
+    assert isinstance(found[requests[3]], errors.RequestRefused)
+
+
+def test_so_many_run_at_a_time_and_few_calls_are_made(two: FakeRelay) -> None:
+    names = [f"X{number}/USDT.SIM" for number in range(100)]
+    requests = [make_request(f"r{n}", name, *SPAN) for n, name in enumerate(names)]
+    with Client() as client:
+        ends = client.fetch_each(requests, parallel=8, on_progress=lambda request, now: None)
+        next(ends)
+        assert len(two.submitted) == 8
+        assert 1 + len(list(ends)) == 100
+    assert max(two.batches) == 8 and sum(two.batches) == 100 and len(two.batches) <= 50
+    assert sorted(two.watched) == sorted(each.request_id for each in requests)
+
+
+def test_a_relay_without_batches_gets_request_by_request_and_so_does_a_refresh(two: FakeRelay) -> None:
+    two.missing_calls = {"SubmitHistoricalBatch"}
+    with Client() as client:
+        rows = client.history([OTHER, TICKER], *SPAN)
+        assert rows["ticker"].to_pylist() == [OTHER] * 3 + [TICKER] * HOURS and not two.batches
+        two.missing_calls = set()
+        client.history([OTHER, TICKER], *SPAN, refresh=True)
+    assert not two.batches and [each.request.ticker for each in two.asked] == [OTHER, TICKER]
+
+
+def test_a_run_ends_when_no_relay_answers(two: FakeRelay) -> None:
+    requests = [make_request(f"r{n}", f"X{n}/USDT.SIM", *SPAN) for n in range(3)]
+    with Client("127.0.0.1:1") as client, pytest.raises(errors.RelayUnreachable, match="nothing listens"):
+        list(client.fetch_each(requests))
+
+
+def test_a_caller_without_rights_is_refused_once_for_each(two: FakeRelay) -> None:
+    two.token = "secret"
+    with Client() as client, pytest.raises(errors.ManyFailed) as failed:
+        client.history([TICKER, OTHER], *SPAN)
+    assert {type(each) for each in failed.value.errors.values()} == {errors.NotAllowed}
 
 
 def test_many_can_time_out(two: FakeRelay) -> None:

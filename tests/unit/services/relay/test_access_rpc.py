@@ -101,6 +101,7 @@ async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
 CLIENTS, INGESTORS, PIPELINES = {"desk", "boss"}, {"fetcher"}, {"spark"}
 MATRIX = {
     "HistoryService/SubmitHistorical": CLIENTS,
+    "HistoryService/SubmitHistoricalBatch": CLIENTS,
     "HistoryService/GetRequest": CLIENTS,
     "HistoryService/ListRequests": CLIENTS,
     "HistoryService/CancelRequest": CLIENTS,

@@ -38,6 +38,9 @@ TRIGGER = ingest.CEPTriggerRequest(
 OLDER = ingest.OHLCRequest(request_id="new", ticker=TICKER, start_time=at(0), end_time=at(10), period_seconds=60)
 CALLS: Mapping[str, Callable[[int], Any]] = {
     "HistoryService.SubmitHistorical": lambda _: request("new", 0, 10),
+    "HistoryService.SubmitHistoricalBatch": lambda _: history_pb.SubmitHistoricalBatchRequest(
+        requests=[request("new", 0, 10)]
+    ),
     "HistoryService.SnapshotTickers": lambda _: history_pb.SnapshotTickersRequest(request_id="new", exchange="SIM"),
     "HistoryService.StreamOhlc": lambda _: history_pb.StreamOhlcRequest(request=OLDER),
     "HistoryService.WatchProgress": lambda _: history_pb.WatchProgressRequest(request_id="known-desk"),
@@ -101,6 +104,8 @@ async def call(channel: grpc.aio.Channel, door: str, now_ns: int) -> tuple[grpc.
         path, request_serializer=lambda each: each.SerializeToString()
     )
     running = made(CALLS[door](now_ns), timeout=60)
+    if door == "HistoryService.SubmitHistoricalBatch":
+        return await first_answer(running)
     if not method.server_streaming or door not in ("OperatorService.RepairCoverage", "CoverageService.VerifyCoverage"):
         return await code_of(running)
     try:
@@ -109,6 +114,16 @@ async def call(channel: grpc.aio.Channel, door: str, now_ns: int) -> tuple[grpc.
     except grpc.aio.AioRpcError as error:
         return error.code(), error.details() or ""
     return CODE.OK, ""
+
+
+async def first_answer(batch: Any) -> tuple[grpc.StatusCode, str]:
+    """Return the outcome of the only request of a batch, which has its quotas' refusal in its answer."""
+    try:
+        (found,) = history_pb.SubmitHistoricalBatchResponse.FromString(await batch.read()).answers
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    batch.cancel()
+    return CODE.RESOURCE_EXHAUSTED if found.over_quota else CODE.OK, found.answer.error_message
 
 
 async def prepare(s: Suite, name: str) -> Any:

@@ -8,7 +8,7 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import OHLC
 from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.presence import FoundFile, difference, find, latest
-from dexorder_spark.pipeline.upsert import ScanRange, row_filter
+from dexorder_spark.pipeline.ranges import ScanRange
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import MINUTE_NS, TICKER, candle, control, span
 from tests.fakes.staged import files_of_pages
@@ -96,7 +96,7 @@ def test_only_files_with_rows_in_the_ranges_are_found(
     target = catalog.load().load_table(OHLC.name)
     files_of_pages(target, [control(0, 2), control(5, 2)], commit=True)
     target.refresh()
-    wanted = row_filter(CANDLES, [ScanRange((ticker,), (60,), span(first, count))])
+    wanted = [ScanRange((ticker,), (60,), span(first, count))]
     assert len(find(CANDLES, target, wanted) or []) == files
     monkeypatch.setattr(presence, "MAX_READ_BYTES", 0)
     found = find(CANDLES, target, wanted)

@@ -3,7 +3,8 @@ from hypothesis import strategies as st
 
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_spark.pipeline.upsert import KeyRange, ScanRange, merge_condition, overlap, scan_ranges
+from dexorder_spark.pipeline.ranges import KeyRange, ScanRange, overlap, scan_ranges
+from dexorder_spark.pipeline.upsert import merge_condition
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import TICKER, span
 

@@ -17,7 +17,7 @@ from pyiceberg.types import StringType
 from dexorder_common.lake.commit_state import CommitState, state_of
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.page import PageHeaders
-from dexorder_spark.pipeline.upsert import KeyRange
+from dexorder_spark.pipeline.ranges import KeyRange
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.examples import few
 from tests.fakes.pages import DAY, MINUTE_NS, control, page

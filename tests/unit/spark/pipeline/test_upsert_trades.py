@@ -19,7 +19,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_spark.pipeline import upsert
-from dexorder_spark.pipeline.upsert import KeyRange
+from dexorder_spark.pipeline.ranges import KeyRange
 from dexorder_spark.tables.tickers import SNAPSHOTS
 from dexorder_spark.tables.ticks import TOLERANCE_NS, TRADES
 from tests.examples import few

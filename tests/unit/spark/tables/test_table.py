@@ -25,15 +25,8 @@ from dexorder_common.model.times import iso_microseconds
 from dexorder_spark.pipeline.decode import decode_record
 from dexorder_spark.pipeline.files import FileLayout, FileWriter
 from dexorder_spark.pipeline.presence import difference, find
-from dexorder_spark.pipeline.upsert import (
-    KeyRange,
-    ScanRange,
-    merge_condition,
-    merge_statement,
-    overlap,
-    row_filter,
-    scan_ranges,
-)
+from dexorder_spark.pipeline.ranges import KeyRange, ScanRange, overlap, row_filter, scan_ranges
+from dexorder_spark.pipeline.upsert import merge_condition, merge_statement
 from dexorder_spark.tables import ticks
 from dexorder_spark.tables.funding import FUNDING
 from dexorder_spark.tables.ohlc import CANDLES
@@ -184,7 +177,7 @@ def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSetting
     writer.flush()
     assert sorted(file.record_count for file in writer.written) == [40, 70]
     commit_files(target, added=writer.written)
-    found = find(TRADES, target.refresh(), row_filter(TRADES, [ScanRange(("A.X",), (), span(0, 50))]))
+    found = find(TRADES, target.refresh(), [ScanRange(("A.X",), (), span(0, 50))])
     assert found
     assert sorted(file.rows.num_rows for file in found) == [40, 60]
     for staged, new in ((rows(range(100)), []), (rows([99, 100]), [1]), (rows([7], edition=6), [0])):

@@ -106,6 +106,142 @@ class SubmitHistoricalResponse(_message.Message):
 Global___SubmitHistoricalResponse: _TypeAlias = SubmitHistoricalResponse  # noqa: Y015
 
 @_typing.final
+class SubmitHistoricalBatchRequest(_message.Message):
+    """Requests to submit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    WITH_PROGRESS_FIELD_NUMBER: _builtins.int
+    with_progress: _builtins.bool
+    """Also send the progress of requests that have not ended, at most ten times a second."""
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[_ingest_pb2.SubmitHistoricalRequest]:
+        """1 to 1,000 requests."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[_ingest_pb2.SubmitHistoricalRequest] | None = ...,
+        with_progress: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests", "with_progress", b"with_progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitHistoricalBatchRequest: _TypeAlias = SubmitHistoricalBatchRequest  # noqa: Y015
+
+@_typing.final
+class SubmitHistoricalBatchResponse(_message.Message):
+    """What has become of requests of a batch since the message before. All lists may be empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    keep_alive: _builtins.bool
+    """Set in an answer without anything else: nothing has happened for a while, and the stream goes on."""
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchAnswer]:
+        """Answers to submissions, in the order of the request; one for each in all messages together."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestRecord]:
+        """Records of requests that have ended, in the order of their ends; one for each accepted request in all messages."""
+
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestProgress]:
+        """Progress of requests that have not ended, if it was requested."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___BatchAnswer] | None = ...,
+        ended: _abc.Iterable[Global___RequestRecord] | None = ...,
+        progress: _abc.Iterable[Global___RequestProgress] | None = ...,
+        keep_alive: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "ended", b"ended", "keep_alive", b"keep_alive", "progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitHistoricalBatchResponse: _TypeAlias = SubmitHistoricalBatchResponse  # noqa: Y015
+
+@_typing.final
+class BatchAnswer(_message.Message):
+    """Answer to one submission of a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    OVER_QUOTA_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
+    over_quota: _builtins.bool
+    """A quota of the caller has no room for the request now: the status is ERROR, and nothing is stored. Submit it again
+    later.
+    """
+    retry_after_ms: _builtins.int
+    """Set for a quota that refills with time: when the quota has room."""
+    @_builtins.property
+    def answer(self) -> _ingest_pb2.SubmitResponse:
+        """Whether the request was accepted; the message of the ingest protocol."""
+
+    def __init__(
+        self,
+        *,
+        answer: _ingest_pb2.SubmitResponse | None = ...,
+        over_quota: _builtins.bool = ...,
+        retry_after_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_retry_after_ms", b"_retry_after_ms", "answer", b"answer", "retry_after_ms", b"retry_after_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retry_after_ms", b"_retry_after_ms", "answer", b"answer", "over_quota", b"over_quota", "retry_after_ms", b"retry_after_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__retry_after_ms: _TypeAlias = _typing.Literal["retry_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__retry_after_ms: _TypeAlias = _typing.Literal["_retry_after_ms", b"_retry_after_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_after_ms) -> _WhichOneofReturnType__retry_after_ms | None: ...
+
+Global___BatchAnswer: _TypeAlias = BatchAnswer  # noqa: Y015
+
+@_typing.final
+class RequestProgress(_message.Message):
+    """Progress of one request of a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The request."""
+    state: Global___RequestState.ValueType
+    """Its state."""
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """Its progress."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        state: Global___RequestState.ValueType = ...,
+        progress: Global___Progress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestProgress: _TypeAlias = RequestProgress  # noqa: Y015
+
+@_typing.final
 class Progress(_message.Message):
     """Progress of a request. Counts settled periods, so a page that is fetched twice counts once."""
 

@@ -41,6 +41,11 @@ class HistoryServiceStub:
                 request_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitHistoricalRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalResponse.FromString,
                 _registered_method=True)
+        self.SubmitHistoricalBatch = channel.unary_stream(
+                '/dexorder.relay.v1.HistoryService/SubmitHistoricalBatch',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalBatchRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalBatchResponse.FromString,
+                _registered_method=True)
         self.GetRequest = channel.unary_unary(
                 '/dexorder.relay.v1.HistoryService/GetRequest',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.GetRequestRequest.SerializeToString,
@@ -92,6 +97,18 @@ class HistoryServiceServicer:
 
         QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
         same topic; with another body, or with an invalid field, INVALID with the field and its value.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitHistoricalBatch(self, request, context):
+        """Accept up to 1,000 requests for history, and stream their ends.
+
+        Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
+        other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
+        of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
+        the records of those that have ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,6 +186,11 @@ def add_HistoryServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitHistoricalRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalResponse.SerializeToString,
             ),
+            'SubmitHistoricalBatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.SubmitHistoricalBatch,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalBatchRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalBatchResponse.SerializeToString,
+            ),
             'GetRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRequest,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_history__service__pb2.GetRequestRequest.FromString,
@@ -238,6 +260,33 @@ class HistoryService:
             '/dexorder.relay.v1.HistoryService/SubmitHistorical',
             dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitHistoricalRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitHistoricalBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.HistoryService/SubmitHistoricalBatch',
+            dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalBatchRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_history__service__pb2.SubmitHistoricalBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,14 @@ class HistoryServiceStub:
     QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
     same topic; with another body, or with an invalid field, INVALID with the field and its value.
     """
+    SubmitHistoricalBatch: _grpc.UnaryStreamMultiCallable[_history_service_pb2.SubmitHistoricalBatchRequest, _history_service_pb2.SubmitHistoricalBatchResponse]
+    """Accept up to 1,000 requests for history, and stream their ends.
+
+    Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
+    other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
+    of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
+    the records of those that have ended.
+    """
     GetRequest: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.GetRequestRequest, _history_service_pb2.GetRequestResponse]
     """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
     ListRequests: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListRequestsRequest, _history_service_pb2.ListRequestsResponse]
@@ -79,6 +87,14 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
 
     QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
     same topic; with another body, or with an invalid field, INVALID with the field and its value.
+    """
+    SubmitHistoricalBatch: _aio.UnaryStreamMultiCallable[_history_service_pb2.SubmitHistoricalBatchRequest, _history_service_pb2.SubmitHistoricalBatchResponse]  # type: ignore[assignment]
+    """Accept up to 1,000 requests for history, and stream their ends.
+
+    Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
+    other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
+    of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
+    the records of those that have ended.
     """
     GetRequest: _aio.UnaryUnaryMultiCallable[_history_service_pb2.GetRequestRequest, _history_service_pb2.GetRequestResponse]  # type: ignore[assignment]
     """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
@@ -122,6 +138,20 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
 
         QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
         same topic; with another body, or with an invalid field, INVALID with the field and its value.
+        """
+
+    @_abc_1.abstractmethod
+    def SubmitHistoricalBatch(
+        self,
+        request: _history_service_pb2.SubmitHistoricalBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_history_service_pb2.SubmitHistoricalBatchResponse], _abc.AsyncIterator[_history_service_pb2.SubmitHistoricalBatchResponse]]:
+        """Accept up to 1,000 requests for history, and stream their ends.
+
+        Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
+        other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
+        of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
+        the records of those that have ended.
         """
 
     @_abc_1.abstractmethod
