@@ -1,10 +1,11 @@
 """Throughput of KafkaPixy, each figure with its limit measured in the same run.
 
-    .venv/bin/python -m bench.pixy [--transports] [--small | --idle]
+    .venv/bin/python -m bench.pixy [--transports | --peer PROGRAM] [--rounds N] [--small | --idle]
 
 One broker, topics of 4 partitions, values of 1 KiB, one connection. Client (in Go, ``bench/pixy_load``), gateway and
 the empty servers are separate processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts
-work. ``--idle`` only measures the cost of callers that wait, ``--transports`` a gateway on each transport.
+work. ``--idle`` only measures the cost of callers that wait, ``--transports`` a gateway on each transport, ``--peer``
+the native one beside a built Kafka-Pixy.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts import pixy_idle, pixy_processes, pixy_raw, pixy_rounds
+from bench.parts import pixy_idle, pixy_peer, pixy_processes, pixy_raw, pixy_rounds
 from bench.parts.pixy_rounds import FULL, READ, SMALL, WRITE, Plan, Results, Samples
 from tests.rig import report
 from tests.rig.kafka import RunningKafka
@@ -49,11 +50,8 @@ def measure(folder: Path, plan: Plan) -> Iterator[str]:
 
 def measure_transports(folder: Path, plan: Plan) -> Iterator[str]:
     """Yield the table of two gateways, one on each transport."""
-    broker = RunningKafka(folder)
+    broker = prepared_broker(folder, plan)
     try:
-        for topic in (WRITE, READ):
-            pixy_raw.make_topic(broker.bootstrap, topic)
-        pixy_raw.produce_bulk(broker.bootstrap, READ, 2 * plan.preload)
         with (
             pixy_processes.gateway(broker.bootstrap) as grpcio,
             pixy_processes.gateway(broker.bootstrap, "native") as native,
@@ -62,6 +60,32 @@ def measure_transports(folder: Path, plan: Plan) -> Iterator[str]:
             yield transports_table(pixy_rounds.transports(plan, load, {"grpcio": grpcio, "native": native}))
     finally:
         broker.stop()
+
+
+def measure_peer(folder: Path, plan: Plan, program: str) -> Iterator[str]:
+    """Yield the table of a gateway on the native transport beside a Kafka-Pixy."""
+    broker = prepared_broker(folder, plan)
+    try:
+        with (
+            pixy_peer.kafka_pixy(program, broker.bootstrap) as peer,
+            pixy_processes.gateway(broker.bootstrap, "native") as native,
+            pixy_processes.load() as load,
+        ):
+            for kind in pixy_rounds.KINDS[2:]:
+                group = f"{pixy_peer.PEER}-{pixy_rounds.group_of(kind)}"
+                pixy_peer.from_the_start(peer, READ, group, pixy_raw.PARTITIONS)
+            yield peer_table(pixy_rounds.transports(plan, load, {"native": native, pixy_peer.PEER: peer}))
+    finally:
+        broker.stop()
+
+
+def prepared_broker(folder: Path, plan: Plan) -> RunningKafka:
+    """Return a broker with the topics of two sides."""
+    broker = RunningKafka(folder)
+    for topic in (WRITE, READ):
+        pixy_raw.make_topic(broker.bootstrap, topic)
+    pixy_raw.produce_bulk(broker.bootstrap, READ, 2 * plan.preload)
+    return broker
 
 
 def transports_table(results: Results) -> str:
@@ -76,6 +100,23 @@ def transports_table(results: Results) -> str:
         rows.append(Row(f"{kind}, {callers} at a time", figures["native"], figures["grpcio"], f"{ratio:.2f}"))
     title = "Calls a second and CPU a call on the native transport; limit: the same gateway on grpcio"
     return report.table(title, rows)
+
+
+def peer_table(results: Results) -> str:
+    """Return the table of the native transport beside Kafka-Pixy: rates, and the servers' CPU."""
+    rows = []
+    for (kind, callers), samples in results.items():
+        figures = {
+            side: (samples.rate(side), statistics.median(samples.cpu_us[side])) for side in ("native", pixy_peer.PEER)
+        }
+        ours, theirs = figures["native"], figures[pixy_peer.PEER]
+        rate, cpu = ours[0] / theirs[0], ours[1] / theirs[1]
+        wanted, most = (0.9, 1.2) if (kind, callers) == ("produce sync", 64) else (1.0, 1.0)
+        good = rate >= wanted and cpu <= most
+        aim = f"at least {wanted} of its rate at {most} of its CPU: {'ok' if good else 'short'}"
+        texts = [f"{each_rate:,.0f}, {each_cpu:.0f} us" for each_rate, each_cpu in (ours, theirs)]
+        rows.append(Row(f"{kind}, {callers} at a time", texts[0], texts[1], f"{rate:.2f}, CPU {cpu:.2f}", aim))
+    return report.table("Calls a second and CPU a call on the native transport; limit: Kafka-Pixy", rows)
 
 
 def measure_idle(folder: Path) -> Iterator[str]:
@@ -142,15 +183,21 @@ def main() -> int:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--idle", action="store_true")
     parser.add_argument("--transports", action="store_true")
+    parser.add_argument("--peer", default="", metavar="PROGRAM", help="a built Kafka-Pixy")
+    parser.add_argument("--rounds", type=int, default=FULL.rounds)
     options = parser.parse_args()
-    plan = SMALL if options.small else FULL
+    plan = SMALL if options.small else Plan(options.rounds, FULL.seconds)
     print(report.heading("KafkaPixy and its limits"), flush=True)
     print(f"Medians of {plan.rounds} rounds in which every side runs once; 1 KiB, 4 partitions, one connection.\n")
     with tempfile.TemporaryDirectory() as folder:
         if options.idle:
             texts = measure_idle(Path(folder))
+        elif options.peer:
+            texts = measure_peer(Path(folder), plan, options.peer)
+        elif options.transports:
+            texts = measure_transports(Path(folder), plan)
         else:
-            texts = (measure_transports if options.transports else measure)(Path(folder), plan)
+            texts = measure(Path(folder), plan)
         for text in texts:
             print(text, flush=True)
     return 0

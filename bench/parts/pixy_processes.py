@@ -113,7 +113,7 @@ def join(gateway: Server, topic: str, group: str) -> None:
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
-    raise AssertionError(f"no record of {topic} was delivered")
+    raise AssertionError(f"no record of {topic} was delivered to {group}")
 
 
 class Load:
