@@ -145,7 +145,7 @@ class ProcessConnection(UdfConnection):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_seconds if number is not signal.SIGKILL else None)
                 break
-        self._signal(signal.SIGKILL)  # children that it left behind
+        self._signal(signal.SIGKILL)  # children that it left running
         if self.pid_fd >= 0:
             os.close(self.pid_fd)
             self.pid_fd = -1

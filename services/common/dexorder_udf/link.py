@@ -34,7 +34,7 @@ _KEEPALIVE_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 0.5
 """Time in which a UDF that takes no more input may say why, or end."""
 _ITEM_BYTES = 500
-"""Memory of an output beside its bytes on the wire."""
+"""Memory of an output in addition to its bytes on the wire."""
 T = TypeVar("T")
 
 
@@ -227,7 +227,7 @@ class Link:
             and len(self._chunks) < 2
         ):
             self._keepalive_at = now
-            # behind the chunk that is partly written, before the others
+            # after the chunk that is partly written, before the others
             request = messages.encode_message(pb.KeepaliveRequest(time=time.time_ns()))
             self._chunks.insert(1 if self._written else 0, request)
 

@@ -1,6 +1,6 @@
 """How much input may be under way to a UDF: some seconds at its pace, so that its silence means something. Pure.
 
-The host sends a keepalive behind each piece of input. Agents answer in order, so the answer says that the input before
+The host sends a keepalive after each piece of input. Agents answer in order, so the answer says that the input before
 it was taken. A function of any pace then answers within seconds, however much input waits for it.
 """
 

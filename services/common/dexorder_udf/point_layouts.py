@@ -24,7 +24,7 @@ _MOST_LAYOUTS = 4
 """Layouts for one length."""
 _MOST_REPEATED = 512
 """Points of known groups that fit no layout, after which no more are learnt. A sender that writes its fields in random
-order, as Go's maps are, has them for ever; if most of its points are such, layouts are not looked at any more.
+order, as Go's maps are, has them forever; if most of its points are such, layouts are not looked at any more.
 """
 _TIME, _DOUBLES, _INTS, _STRINGS, _BOOLS = 1, 8, 9, 10, 12
 """Numbers of the fields of a point that change."""

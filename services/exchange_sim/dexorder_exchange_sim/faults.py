@@ -97,7 +97,7 @@ class FaultRule(BaseModel):
     hang_s: float = Field(default=3600, ge=0)
     """Silence of ``hang`` and ``stall`` before they close the connection, and of ``ws_silence``, seconds."""
     lag_s: float = Field(default=5, ge=0)
-    """Delay of the message that ``ws_lag`` strikes, and of all behind it; and how old the answer of ``behind`` is,
+    """Delay of the message that ``ws_lag`` strikes, and of all after it; and how old the answer of ``behind`` is,
     seconds."""
     drip_s: float = Field(default=1, gt=0)
     """Time between two bytes of ``drip``, seconds."""

@@ -284,7 +284,7 @@ def _json(body: object, *, status: int = 200) -> web.Response:
 async def serve(settings: SimSettings, simulator: Simulator | None = None) -> AsyncIterator[str]:
     """Serve in a context; yield the base URL, ``http://127.0.0.1:9000``. The end aborts open requests."""
     simulator = simulator or Simulator(settings)
-    # the timeout is the wait for open requests; 0 would mean for ever
+    # the timeout is the wait for open requests; 0 would mean forever
     runner = web.AppRunner(simulator.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()
     try:

@@ -5,7 +5,7 @@
 | ``ws_close``, ``ws_abort`` | the message is lost; a close frame with code 1001; a TCP reset |
 | ``ws_half`` | the first half of the message's frame, then a TCP reset |
 | ``ws_silence``, ``ws_freeze`` | no message and no pong is sent for ``hang_s``; that time's messages are lost |
-| ``ws_lag`` | the message and all behind it wait until ``lag_s`` have passed |
+| ``ws_lag`` | the message and all after it wait until ``lag_s`` have passed |
 | ``ws_garbage``, ``ws_cut`` | malformed text or binary data, or half of the text, instead of the message |
 | ``ws_drop``, ``ws_double`` | the message is lost; is sent again at once |
 | ``ws_edited`` | the price of a trade of Binance has another first digit than REST's |

@@ -1,4 +1,4 @@
-"""HTTP listener of a service, beside its gRPC server."""
+"""HTTP listener of a service, next to its gRPC server."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def check_range(span: ReplayRange, starts: Mapping[int, int], ends: Mapping[int,
         raise InvalidRequest(
             f"metadata {END} {span.end} is beyond the end {ends[span.partition]} of partition {span.partition}"
         )
-    # an empty range lacks records that could be gone
+    # an empty range cannot lack records
     if span.start < starts[span.partition] and span.start < span.end:
         raise OffsetsGone(
             f"offset {span.start} of partition {span.partition} is gone; the log starts at {starts[span.partition]}"

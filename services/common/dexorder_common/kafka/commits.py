@@ -92,7 +92,7 @@ def committed_ranges(offset: int, metadata: str, *, end: int) -> list[Range]:
     """Return the acked ranges of a commit that was read back.
 
     Args:
-        metadata: As confluent-kafka returns it; anything behind the full stop is not ours.
+        metadata: As confluent-kafka returns it; anything after the full stop is not ours.
         end: End of the partition's log; acks of records that do not exist yet are left out.
     Raises:
         ValueError: The metadata was not written by us, or is broken.
@@ -132,7 +132,7 @@ def start_position(offset: int, metadata: str) -> StartPosition:
 def shown_metadata(offset: int, metadata: str) -> tuple[str, list[Range]]:
     """Return a commit's metadata as Kafka-Pixy would show it, and the acked ranges in it.
 
-    Ours loses its full stop. Metadata of others may have foreign bytes behind it: it is cut at the first control
+    Ours loses its full stop. Metadata of others may have foreign bytes after it: it is cut at the first control
     character, and its ranges do not count, neither here nor for a reader.
     """
     text, stop, _ = metadata.partition(_STOP)

@@ -80,7 +80,7 @@ def commit_files(
     Args:
         table: As it was looked at.
         properties: Go to the snapshot's summary.
-        keeps_rows: The files have the same content as the replaced ones, so readers of changes may skip the snapshot.
+        keeps_rows: The files have the same rows as the replaced ones, so readers of changes may skip the snapshot.
 
     Raises:
         CommitLost: The current snapshot is no longer the table's.

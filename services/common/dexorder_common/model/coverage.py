@@ -1,4 +1,4 @@
-"""Answers to questions about coverage: known ranges, the pages behind them, the result of a verification. Pure."""
+"""Answers to questions about coverage: known ranges, their pages, the result of a verification. Pure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Coverage:
 
     Attributes:
         known: Ranges of kinds rows, empty and provisional in time order; adjacent ranges differ in kind.
-        pages: Rows of the coverage table behind them, by start; only if requested.
+        pages: Their rows in the coverage table, by start; only if requested.
     """
 
     ticker: str

@@ -43,7 +43,7 @@ class Proof(NamedTuple):
     """Proof about all periods of a range, with and without candles.
 
     Attributes:
-        answers: Number of answers behind it.
+        answers: Number of answers that support it.
         first_ns: Time of the first of them, by the ingestor's clock.
         last_ns: Time of the last of them.
     """

@@ -90,7 +90,7 @@ class UdfInput:
 
 @dataclass(frozen=True)
 class UdfOutput:
-    """Destinations of the output beside the table.
+    """Destinations of the output in addition to the table.
 
     Attributes:
         topic: Kafka topic, written through the gateway; empty for none.
@@ -174,7 +174,7 @@ class UdfState(IntEnum):
     STARTING = 1
     RUNNING = 2
     WAITING = 3
-    """Something that it needs is away (the source, the relay, the catalog, a sink); it goes on by itself."""
+    """Something that it needs is away (the source, the relay, the catalog, a sink); it continues by itself."""
     FAILED = 4
     """It has given up and stays so until it is started again."""
     STOPPED = 5

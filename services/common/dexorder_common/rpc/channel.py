@@ -77,7 +77,7 @@ class ChannelSettings(BaseSettings):
 
 
 class UdfChannelSettings(ChannelSettings):
-    """Settings of the channels to UDFs on other hosts. A UDF is a stranger: it never receives the suite's token."""
+    """Settings of the channels to UDFs on other hosts. A UDF is not trusted: it never receives the suite's token."""
 
     model_config = SettingsConfigDict(env_prefix="DEXORDER_UDF_CHANNEL_")
 

@@ -66,7 +66,7 @@ def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, e
 
     Args:
         offset: Of the commit; ``OLDEST``, or another negative number without one.
-        metadata: As confluent-kafka returns it, maybe with foreign bytes behind it.
+        metadata: As confluent-kafka returns it, maybe with foreign bytes after it.
         earliest: Whether the group would start at the log's start without a commit, which decides its lag.
     """
     begin, end = log

@@ -156,7 +156,7 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         **client_options(config),
         "enable.idempotence": produce.acks == "all",
         "acks": _ACKS[produce.acks],
-        # One batch in flight at a time. Without sequence numbers a batch that is sent again could land behind the next
+        # One batch in flight at a time. Without sequence numbers a batch that is sent again could land after the next
         # one. With them it could be lost: Kafka takes any sequence number as a producer's first in a partition, so when
         # a partition refuses a producer's first batch, which a new partition does for a moment, it takes the second,
         # and librdkafka reads that as an ack of both (docs/decisions/0013).

@@ -146,7 +146,7 @@ class HttpApi:
         return _json(route.show(answer, parameters))
 
     def _refuse_other_hosts(self, request: web.Request, context: HttpContext) -> None:
-        """Refuse a Host that could be a stranger's domain.
+        """Refuse a Host that could be a foreign domain.
 
         If a web page's domain resolves to this server after the page was loaded (DNS rebinding), its GETs have neither
         ``Origin`` nor ``Sec-Fetch-Site``, because the server is its own. Its domain can't be an address, or a name

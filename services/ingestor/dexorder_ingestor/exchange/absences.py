@@ -46,7 +46,7 @@ class RequestAbsences:
         self._found.append(absence)
 
     def at(self, time_ns: int, *, now_ns: int) -> ProvenAbsence | None:
-        """Return the rest, after a time, of the absence that contains the time and was proven lately."""
+        """Return the rest, after a time, of the absence that contains the time and was proven recently."""
         for absence in self._found:
             is_new = abs(now_ns - absence.proofs[-1].last_ns) < _MAX_AGE_NS
             if is_new and absence.span.start_ns <= time_ns < absence.span.end_ns:

@@ -106,7 +106,7 @@ def is_slow_down(error: BaseException, facts: ErrorFacts) -> bool:
 
 
 def as_bad_answer(error: Exception, facts: ErrorFacts, *, status: int, answer: Any) -> BadAnswer | None:
-    """Return the bad answer behind an error of ccxt's parser, or behind a refusal that a broken server caused.
+    """Return the bad answer that caused an error of ccxt's parser, or a refusal by a broken server.
 
     Args:
         status: The HTTP status, or 0 if there was none.

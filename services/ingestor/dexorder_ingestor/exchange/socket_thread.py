@@ -74,7 +74,7 @@ class Handover:
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Let `take` raise an error behind the messages so far."""
+        """Let `take` raise an error after the messages so far."""
         self._failure = error
         self._wake()
 

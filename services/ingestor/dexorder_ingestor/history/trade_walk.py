@@ -26,7 +26,7 @@ async def settle_by_trades(job: FetchJob, span: TimeRange) -> None:
 
 
 class _TradeFetch:
-    """One walk over pages, from before the first to behind the last."""
+    """One walk over pages, from before the first to after the last."""
 
     def __init__(self, job: FetchJob, todo: list[TimeRange]) -> None:
         self._job = job
@@ -46,7 +46,7 @@ class _TradeFetch:
         self._repetition = 0
 
     async def run(self) -> list[TimeRange]:
-        """Hand on pages until one fails; return those behind it."""
+        """Hand on pages until one fails; return the pages after it."""
         job, pager = self._job, self._pager
         while not job.is_over and (query := pager.next_query()):
             self._repetition = self._repetition + 1 if query.spaced else 0

@@ -5,7 +5,7 @@ lies between two adjacent rows. An answer with both of these rows and without ro
 is empty. No page limit, late replica or cache can produce it, because each of them cuts off one end.
 
 A cell is settled when enough answers to different queries prove it, and each of its rows has the same values in two
-answers. A cell longer than both cells beside it may hide a row that an answer has left out, so it needs more proofs.
+answers. A cell longer than both neighbours may hide a row that an answer has left out, so it needs more proofs.
 The intervals may change: a change from 8 h to 4 h makes no cell longer than both neighbours, a lost row nearly always
 does. docs/completeness.md has the argument under "Rows without a grid".
 
@@ -37,7 +37,7 @@ PROOFS_OF_LONG = 4
 REFUTED = 4
 """Answers of its time that lack a row, after which it is dropped if only one answer has it."""
 MARGIN_NS = 8 * 3_600 * SECOND_NS
-"""Longest usual interval: as much is queried around the range, to know the rows beside it."""
+"""Longest usual interval: as much is queried around the range, to know the rows next to it."""
 OVERDUE_NS = 600 * SECOND_NS
 """Time after which a row that was due counts as late, if the exchange still does not have it."""
 Values = tuple[Any, ...]

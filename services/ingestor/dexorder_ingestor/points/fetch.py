@@ -57,7 +57,7 @@ class PointSource(Protocol):
         """Query the rows of a window; ExchangeFailure without a valid answer in all attempts."""
 
     async def settled_before_ns(self, session: CcxtSession, symbol: str) -> int:
-        """Return the exchange's own word for how far its rows are known: the time of the next one, or its clock."""
+        """Return the end of the known rows by the exchange's own statement: the time of the next one, or its clock."""
 
     def encode(self, points: tuple[SettledPoint, ...]) -> bytes:
         """Return the value of a page's record."""

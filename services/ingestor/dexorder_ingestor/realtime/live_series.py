@@ -69,7 +69,7 @@ class DueTrades(NamedTuple):
     """A record of trades.
 
     Attributes:
-        lowest_later: The lowest number in the records behind it; None without any.
+        lowest_later: The lowest number in the records after it; None without any.
         compared_ns: See `Resume`, once Kafka has the record; 0 if that is not known.
     """
 
@@ -350,7 +350,7 @@ class LiveSeries:
     # --- released trades --------------------------------------------------------------------------------------------
 
     def _leave_out(self, lost: Iterable[TimeRange], now_ns: int) -> None:
-        """Let the next spans start behind trades that are lost for good; records of the time before are due at once."""
+        """Let the next spans start after trades that are lost for good; records of the time before are due at once."""
         batches, closed = self._before_lost
         for span in lost:
             batches += self._batches.take(span.start_ns, now_ns=now_ns, flush=True)

@@ -65,7 +65,7 @@ class NumberedFeed:
         """Start with the trades from ``begin_ns`` on.
 
         Args:
-            last_number: Number of the last trade that is recorded, if it is known; none behind it is left out.
+            last_number: Number of the last trade that is recorded, if it is known; no later one is left out.
             skip_answers: Number of answers that have to agree that numbers are missing.
             search: Trades are wanted from ``begin_ns`` on, although the last recorded one may be later.
             provisional: Numbers that an earlier dispatch has left open.
@@ -251,7 +251,7 @@ class NumberedFeed:
             return self._add_to_seam(self._seam, answer, now_ns)
         if self._side is not None:
             return self._add_to_gap(self._side, answer, now_ns)
-        if self._suspect(self._strange(answer.trades), now_ns):  # new numbers may go on just behind the last known one
+        if self._suspect(self._strange(answer.trades), now_ns):  # new numbers may start just after the last known one
             return []
         has_link = self._check(answer.trades, now_ns)
         if self._sequence.next_number is None and answer.trades:
@@ -331,7 +331,7 @@ class NumberedFeed:
         return self._seam is not None
 
     def _suspect_seam(self, now_ns: int, *, until_ns: int = 0, is_near: bool = False) -> None:
-        """Start the search, unless that was done lately.
+        """Start the search, unless that was done recently.
 
         New numbers that may soon reach the last known one can't wait: they would be taken for its successors.
         """
@@ -341,7 +341,7 @@ class NumberedFeed:
             self.ask(now_ns)
 
     def _add_to_seam(self, found: Seam, answer: TradeAnswer, now_ns: int) -> list[Trade]:
-        """Add an answer to the search; at its end the feed continues, behind the seam if one was found.
+        """Add an answer to the search; at its end the feed continues, after the seam if one was found.
 
         The first message after it starts the search again, if it has missed a place where numbers have started again.
         """
@@ -360,7 +360,7 @@ class NumberedFeed:
         return []
 
     def _begin_again(self, found: Seam, first: Trade, kept: Sequence[Trade], clock_ns: int, now_ns: int) -> None:
-        """Go on behind the place where numbers start again; search at once if they do so a second time."""
+        """Continue after the place where numbers start again; search at once if they do so a second time."""
         assert self._link is not None
         known_ns = self._last.time_ns if self._last else self._begin_ns
         for gap in seam(self._link, known_ns, first, clock_ns):
@@ -399,7 +399,7 @@ class NumberedFeed:
         self._note(released)
         if self._recorded is not None:
             return released
-        # the search may have missed the last trade before the start: then its successor is found behind it
+        # the search may have missed the last trade before the start: then its successor is found after it
         return [trade for trade in released if trade.time_ns >= self._begin_ns]
 
     def _note(self, released: list[Trade]) -> None:

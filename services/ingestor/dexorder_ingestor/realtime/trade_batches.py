@@ -129,7 +129,7 @@ def lowest_number(trades: Iterable[Trade]) -> int | None:
 
 
 def lowest_after(batches: Sequence[TradeBatch]) -> list[int | None]:
-    """Return for each record the lowest number of the trades in the records behind it; None without any."""
+    """Return for each record the lowest number of the trades in the records after it; None without any."""
     found: list[int | None] = [None]
     for batch in reversed(batches[1:]):
         found.append(lower(found[-1], lowest_number(batch.trades)))

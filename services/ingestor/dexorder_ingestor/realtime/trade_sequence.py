@@ -25,7 +25,7 @@ class NumberedTrades:
 
     The times of an exchange's trades do not decrease with their numbers, so trades in the order of their numbers are in
     the order of time and number, and the newest one settles the time before it. A trade that breaks this rule is
-    released late, behind newer ones.
+    released late, after newer ones.
     """
 
     def __init__(self, next_number: int | None, start_ns: int, *, max_waiting: int = 20_000) -> None:

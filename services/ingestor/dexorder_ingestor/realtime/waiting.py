@@ -1,7 +1,7 @@
 """Why a realtime job does not settle data, and when that is reported. Pure.
 
 reason                the job waits for
-LIVE_ONLY             no end: ccxt can't query the trades of this exchange
+LIVE_ONLY             - (ccxt can't query the trades of this exchange)
 REST_BEHIND           REST, which has not shown a trade that the socket has sent
 REST_LACKS            REST, which has left out a trade, or numbers
 REST_REFUSES          an answer: the exchange refuses the query, or does not answer

@@ -83,7 +83,7 @@ class TableReader:
         return CandleRows(*self._open(OHLC, snapshot_id), series_times=SeriesTimes() if anew else self._series_times)
 
     def market(self, dataset: Dataset, snapshot_id: int | None = None) -> MarketRows:
-        """Return the rows of another dataset likewise; NotFound if its table does not exist yet."""
+        """Return the rows of another dataset in the same way; NotFound if its table does not exist yet."""
         declared = table_of(dataset)
         table, snapshot_id = self._open(declared, snapshot_id)
         if table is None:

@@ -21,7 +21,7 @@ class FairRoom:
 
     @asynccontextmanager
     async def place(self, client_id: str) -> AsyncIterator[None]:
-        """Hold a place while the block runs; wait for it behind one piece of each other client that waits."""
+        """Hold a place while the block runs; wait for it after one piece of each other client that waits."""
         await self._take(client_id)
         try:
             yield

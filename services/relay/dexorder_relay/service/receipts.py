@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReceiptRpcs:
-    """RPCs behind ``dexorder receipt``. One is at work at a time: each reads or commits the metadata of tables."""
+    """RPCs of ``dexorder receipt``. One is at work at a time: each reads or commits the metadata of tables."""
 
     engine: RelayEngine
     _alone: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class UdfRpcs:
-    """RPCs behind ``dexorder udf start|stop|list|logs``."""
+    """RPCs of ``dexorder udf start|stop|list|logs``."""
 
     engine: RelayEngine
 

@@ -1,7 +1,7 @@
 """Everything the relay knows in memory: unfinished requests, their jobs and dispatches, coverage. Pure.
 
-The modules beside this one change it. A change that must survive a restart is also added to the list of changes that
-the caller passes; the caller commits it before anyone outside sees the change.
+The other modules of this folder change it. A change that must survive a restart is also added to the caller's list of
+changes; the caller commits it before anyone outside sees the change.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Leases:
         self._slots_of: Counter[bytes] = Counter()
 
     def queue(self, job: int, exchange: str, kind: SlotKind = SlotKind.HISTORICAL, *, trace: str = "") -> None:
-        """Add a job behind all others of its exchange; the ids of its dispatches carry its ``trace``."""
+        """Add a job after all others of its exchange; the ids of its dispatches carry its ``trace``."""
         self._last += 1
         entry = self._entries[job] = _Entry(exchange, kind, trace, self._last)
         self._queues[entry.queue][job] = None

@@ -130,7 +130,7 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, changes: Chang
     in_flight = {
         job.id: job.may_cover(state.settled(job))
         for job in state.jobs_of(series)
-        if job.span.overlaps(span) and not (job.again and job.dispatch_id is None)  # those wait behind all others
+        if job.span.overlaps(span) and not (job.again and job.dispatch_id is None)  # those wait after all others
     }
     attach, new = make_plan(
         span, series.period_seconds, covered=covered.within(span), in_flight=in_flight, max_periods=state.job_periods

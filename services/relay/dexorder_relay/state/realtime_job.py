@@ -364,5 +364,5 @@ class Registry:
             self._fenced.popitem(last=False)
 
     def is_fenced(self, dispatch_id: str) -> bool:
-        """Return whether the dispatch ended lately without its ingestor."""
+        """Return whether the dispatch ended recently without its ingestor."""
         return dispatch_id in self._fenced

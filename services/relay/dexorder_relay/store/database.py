@@ -69,12 +69,12 @@ FORGET_SUBSCRIPTIONS = (
     f"DELETE FROM realtime_history WHERE subscription_id IN ({_STOPPED})",  # noqa: S608
     f"DELETE FROM subscriptions WHERE subscription_id IN ({_STOPPED})",  # noqa: S608
 )
-"""Delete the oldest subscriptions that were stopped before a time, likewise."""
+"""Delete the oldest subscriptions that were stopped before a time."""
 FORGET_DISPATCHES = (
     "DELETE FROM dispatches WHERE number IN"
     " (SELECT number FROM dispatches WHERE job_id IS NULL AND issued_ns < ? ORDER BY issued_ns LIMIT ?)",
 )
-"""Delete the oldest dispatches without a job that were issued before a time, likewise."""
+"""Delete the oldest dispatches without a job that were issued before a time."""
 _NEWER = (
     "it has schema version {}, and this relay reads up to version {}; "
     "start the relay that wrote it, or name a new file, for which coverage is read from its table"

@@ -1,6 +1,6 @@
 """Backtests: a trigger over stored candles or trades, in its own process, so that no text can delay the relay.
 
-The process reads a pickled ``Backtest`` from its standard input and writes answers to its standard output, each behind
+The process reads a pickled ``Backtest`` from its standard input and writes answers to its standard output, each after
 its length. It is killed when the call ends, or takes too long.
 """
 

@@ -23,7 +23,7 @@ WORKERS = 2
 TEXTS_AT_ONCE = 50
 """Texts of a call that a process gets at a time; then the texts of other clients have their turn."""
 MAX_COSTLY = 3
-"""Texts of a call that may need too much; those behind them are not compiled."""
+"""Texts of a call that may need too much; later ones are not compiled."""
 MAX_SECONDS = 60.0
 """Wall-clock time of a part: far more than its CPU time, because the machine may be busy."""
 _TOO_MUCH = (

@@ -1,6 +1,6 @@
 """Process that compiles triggers' texts, each within a limit of CPU time and memory: ``python -m`` this module.
 
-It reads lists of texts from its standard input and writes a verdict for each to its standard output, as JSON behind
+It reads lists of texts from its standard input and writes a verdict for each to its standard output, as JSON after
 its length. A text that exceeds a limit ends the process without a verdict; the verdicts before it have been written.
 """
 

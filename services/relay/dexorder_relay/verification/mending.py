@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     """Rows of a window, sorted out.
 
     Attributes:
-        kept: Rows that stay, or get in the place of all rows of the window.
+        kept: Rows that stay, or replace all rows of the window.
         removed: Number of the others.
         unsure: Periods with different copies of the largest version. The copies stay unless they are condemned.
         condemned: Rows in ``void`` and in unsure periods.

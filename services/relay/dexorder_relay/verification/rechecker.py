@@ -41,7 +41,7 @@ PREFIX = "recheck-"
 MAX_WAIT_NS = 600 * SECOND_NS
 """Time for which a query waits behind the other jobs of its exchange at most."""
 LOOK_SECONDS = 60.0
-"""Time for which a client's request waits for a new look; then it is answered, and the look goes on by itself."""
+"""Time for which a client's request waits for a new look; then it is answered, and the look continues by itself."""
 MAX_LOOKS = 10
 """Ranges that are looked at for one request, the latest of them."""
 MAX_LOOK_PERIODS = 10_000

@@ -194,7 +194,7 @@ class Call(CallContext):
     def _succeed(self, answer: Any) -> None:
         if not self._is_gone and not (self._method.response_streaming or self._code):
             if not self._answer(answer):
-                return  # `writable` goes on
+                return  # `writable` continues
         elif not self._is_gone:
             self._finish()
         self._close()

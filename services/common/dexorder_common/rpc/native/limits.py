@@ -14,7 +14,7 @@ STREAM_WINDOW = 512 * 1_024
 CONNECTION_WINDOW = 16 * 1_024 * 1_024
 """The same of a connection, so one slow handler does not stop the others."""
 MAX_RESETS, RESETS_PER_SECOND = 20_000, 1_000
-"""Calls that a client may cancel at once, and for how many more a second the connection goes on."""
+"""Calls that a client may cancel at once, and for how many more a second the connection stays."""
 MAX_CONNECTIONS = 10_000
 """Open connections of a server; one more is closed at once."""
 
@@ -51,7 +51,7 @@ class Limits:
 
 
 class ResetBucket:
-    """Count of a client's resets: `MAX_RESETS` at once, `RESETS_PER_SECOND` for ever."""
+    """Count of a client's resets: `MAX_RESETS` at once, `RESETS_PER_SECOND` without end."""
 
     __slots__ = ("_left", "_since_s")
 

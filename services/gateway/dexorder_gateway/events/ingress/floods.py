@@ -1,4 +1,4 @@
-"""Connections that send more than their container's quota, and the order of acks beside them. Pure.
+"""Connections that send more than their container's quota, and the order of acks during a flood. Pure.
 
 Events of a flood are refused, or accepted at the pace of the quota. Their sender does not wait for them, so the
 dispatcher commits them a hundred times a second at most, and other connections' events as soon as they are read.

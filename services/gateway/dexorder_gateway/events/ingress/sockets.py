@@ -397,7 +397,7 @@ def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -
         (
             zmq.HANDSHAKE_IVL,
             int(settings.handshake_seconds * 1_000),
-        ),  # a silent connection must not hold a file descriptor for ever
+        ),  # a silent connection must not hold a file descriptor forever
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
     ):
         socket.setsockopt(option, value)

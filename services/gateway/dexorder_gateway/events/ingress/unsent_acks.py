@@ -48,7 +48,7 @@ class UnsentAcks:
         return queue is not None and len(queue) >= MAX_ACKS
 
     def send(self, routing_id: bytes, ack: bytes) -> None:
-        """Send an ack behind the earlier ones of its connection, now or later."""
+        """Send an ack after the earlier ones of its connection, now or later."""
         queue = self._queues.get(routing_id)
         if queue is None:
             taken = self._send(routing_id, ack)

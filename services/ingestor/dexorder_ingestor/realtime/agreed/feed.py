@@ -13,7 +13,7 @@ no source                               the time stays unsettled
 `witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades
 is whole if it reaches back before the settled time. If it does not, the trades between are queried by time, where the
 exchange can do that, starting with a trade before the settled time. If it does not give them either, the socket's are
-used, and without a socket that was alive they are lost: `lost` has them, and the next span starts behind them.
+used, and without a socket that was alive they are lost: `lost` has them, and the next span starts after them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class HeardTrades:
     """Trades of the socket until they are settled, and the ones that REST has shown.
 
     Attributes:
-        delay_ns: Longest time that REST has lately needed to show a trade of the socket, as far as is known.
+        delay_ns: Longest known time that REST has recently needed to show a trade of the socket.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class KnownTrades:
         self._corrections.clear()
 
     def oldest_to_show(self, link: int) -> Trade | None:
-        """Return the trade with which the answer about those behind ``link`` should start; None without any."""
+        """Return the trade with which the answer about trades after ``link`` should start; None without any."""
         last, found = self._trades.get(link), None
         for back in range(self._max_back):
             trade = self._trades.get(link - back)

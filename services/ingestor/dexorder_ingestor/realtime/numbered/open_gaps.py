@@ -27,7 +27,7 @@ class OpenGap(NamedTuple):
     """Numbers without a trade, both included.
 
     Attributes:
-        span: From the trade before it to the one behind it.
+        span: From the trade before it to the one after it.
         asked_ns: Time of the last query.
     """
 
@@ -129,7 +129,7 @@ def _without(gap: OpenGap, trade: Trade) -> Sequence[OpenGap]:
 
 
 def seam(last_number: int, last_ns: int, first: Trade, since_ns: int) -> list[OpenGap]:
-    """Return the gaps where numbers start again: behind the last old one, and before the first new one."""
+    """Return the gaps where numbers start again: after the last old one, and before the first new one."""
     span = TimeRange(last_ns, max(first.time_ns, last_ns) + 1)
     reason = ProvisionalReason.IDS_BEGAN_AGAIN
     gaps = [OpenGap(last_number + 1, _LAST_NUMBER, span, reason, since_ns)]

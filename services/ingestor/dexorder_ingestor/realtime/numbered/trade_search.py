@@ -80,14 +80,14 @@ class Seam:
     Attributes:
         is_over: The search is over.
         first: The first trade with a new number; None if numbers have not started again.
-        tail: Trades with old numbers behind the last known one.
+        tail: Trades with old numbers after the last known one.
         fresh: Trades with new numbers, up to the place where these seem to start again.
         is_cut: There is such a place.
         behind: Number of answers so far that did not reach the suspected trade.
     """
 
     def __init__(self, number: int, time_ns: int, *, until_ns: int = 0) -> None:
-        """Start behind the last known trade.
+        """Start after the last known trade.
 
         Args:
             until_ns: Time of the trade with the suspected number; 0 without one.
@@ -151,7 +151,7 @@ class Seam:
 
 
 def _end_of_sequence(trades: Sequence[Trade], place: int) -> int:
-    """Return the place behind ``place`` at which numbers fall while times rise; the end without such a place."""
+    """Return the place after ``place`` at which numbers fall while times rise; the end without such a place."""
     highest = trades[place]
     for at in range(place + 1, len(trades)):
         trade = trades[at]
