@@ -61,7 +61,7 @@ class Signals:
 
     @contextmanager
     def listen(self, key: str, event: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
-        """Yield an event, or this one, that ``notify(key)`` sets. Clear it before looking at what changed."""
+        """Yield an event, or this one, that ``notify(key)`` sets. Clear it before looking at the change."""
         event = event or asyncio.Event()
         self._listeners[key].add(event)
         try:
@@ -102,7 +102,7 @@ class Signals:
         event.clear()
 
     def close(self) -> None:
-        """End every stream, now and from now on."""
+        """End every stream, present and future."""
         self._closed = True
         for listeners in self._listeners.values():
             for event in listeners:
@@ -122,12 +122,12 @@ class Context:
     """Belongs to one event loop.
 
     Attributes:
-        venues: Exchanges whose tickers are served.
+        venues: Exchanges with tickers that are served.
         random: Source of ids and of waits.
         wake: Set when a queued job and a free slot may be available at the same time.
         tasks: The engine's task group while it runs.
         stop_work: Tells ingestors that the work of a request is not needed any more.
-        changed_values: Returns the candles whose values a request of the relay has changed.
+        changed_values: Returns the candles with values that a request of the relay has changed.
         request_ends: Called when a request has its outcome.
         look_again: Asks the exchange about the provisional ranges of a request before its outcome is worked out.
     """
@@ -153,7 +153,7 @@ class Context:
         self.quotas = CallerQuotas(self.settings.limits(), lambda *labels: self.metrics.refused.labels(*labels).inc())
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that nobody else uses."""
+        """Return a new, unique id."""
         return f"{prefix}{self.random.getrandbits(128):032x}"
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:

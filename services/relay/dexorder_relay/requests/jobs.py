@@ -15,7 +15,7 @@ from dexorder_relay.state.leases import Assignment, Loss
 
 
 class HistoryJobs:
-    """Applies what happens to dispatches of history; a `JobOwner`."""
+    """Applies events of dispatches of history; a `JobOwner`."""
 
     def __init__(self, context: Context, completion: Completion) -> None:
         """Look for requests to end whenever a job may be over."""
@@ -36,7 +36,7 @@ class HistoryJobs:
         )
 
     def sent(self, assignment: Assignment) -> None:
-        """Tell those who watch."""
+        """Notify the watching clients."""
         self._context.changed(self._context.state.jobs[assignment.job].requests)
 
     def unsent(self, assignment: Assignment, changes: Changes) -> None:
@@ -58,14 +58,14 @@ class HistoryJobs:
         return Loss(job.series.exchange, not job.failures_in_a_row, job.phase is Phase.ENDED)
 
     def heard(self, dispatch_id: str, identity: bytes) -> None:
-        """Do nothing: whoever sends the heartbeat may have reconnected."""
+        """Do nothing: the sender of the heartbeat may have reconnected."""
 
     def take_stops(self) -> list[tuple[bytes, str]]:
-        """Return nothing: a dispatch of history ends by itself."""
+        """Return an empty list: a dispatch of history ends by itself."""
         return []
 
     def ended(self) -> None:
-        """End requests whose jobs are all over."""
+        """End requests if all their jobs are over."""
         self._completion.check_ready()
 
     async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange], calls: int = 0) -> bool:
@@ -84,7 +84,7 @@ class HistoryJobs:
         return True
 
     def report_delay(self, dispatch_id: str, delay: Delay | None) -> bool:
-        """Keep what holds up a dispatch, for those who watch; return whether the dispatch is current."""
+        """Keep the delay of a dispatch for watching clients; return whether the dispatch is current."""
         job = self._context.state.current_job(dispatch_id)
         if job is None:
             return False
@@ -111,5 +111,5 @@ class HistoryJobs:
         dispatches.report(context.state, pages, finals, changes, wall_ns=wall_ns, now_ns=self.reported_ns)
         context.changed(self._touched(pages, finals))
         await context.store.commit(changes)
-        context.wake.set()  # a final may have left a further range of its job to fetch
+        context.wake.set()  # a final may have left another range of its job to fetch
         self._completion.check_ready()

@@ -1,4 +1,4 @@
-"""Queries about requests and coverage: records, progress, notifications, known ranges. They change nothing."""
+"""Queries about requests and coverage: records, progress, notifications, known ranges. They are read-only."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ def page_by_name(
 ) -> tuple[list[M], str]:
     """Return the messages of the page after the name in a token, and the token of the next one; empty after the last.
 
-    A token names the last item of its page, so that what is added or removed between two calls neither repeats nor
-    hides another item.
+    A token names the last item of its page, so that an item added or removed between two calls neither repeats nor
+    hides another one.
 
     Args:
         items: In the order of their names.

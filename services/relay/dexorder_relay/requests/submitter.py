@@ -36,7 +36,7 @@ class Submitter:
 
         Raises:
             InvalidRequest: A field cannot be answered, or the id belongs to another request.
-            Exhausted: A quota of the caller is used up, or the disk is full; nothing is answered from it.
+            Exhausted: A quota of the caller is used up, or the disk is full; the request is not stored.
             Unavailable: The store cannot be written; the caller may try again.
         """
         self._context.store.check_space()
@@ -112,9 +112,9 @@ class Submitter:
         return True
 
     async def fetch_again(self, requests: Sequence[HistoryRequest]) -> None:
-        """Accept requests of the relay itself, with ``again``, under ids that nobody else uses; on disk at the end.
+        """Accept requests of the relay itself, with ``again`` and unique ids; on disk at the end.
 
-        Coverage of their ranges stays in force meanwhile. Unavailable if the store cannot be written.
+        Coverage of their ranges stays in force until then. Unavailable if the store cannot be written.
         """
         self._enter(requests, None, again=True)
         await self._accept(requests)
@@ -128,19 +128,19 @@ class Submitter:
         caller: Caller | None,
         retracted: Callable[[], Awaitable[None]],
     ) -> None:
-        """Retract coverage of ranges whose claims are wrong, then accept checked requests that fetch them again.
+        """Retract coverage of ranges with wrong claims, then accept checked requests that fetch them again.
 
-        It runs in a task of the engine: it is complete when this returns, even if the caller is cancelled meanwhile. No
-        other caller can accept the ids until then.
+        It runs in a task of the engine: it is complete when this returns, even if the caller is cancelled. No other
+        caller can accept the ids until then.
 
         Args:
-            requests: All of the series, under ids that nobody else uses.
+            requests: All of the series, with unique ids.
             retracted: Awaited when the retraction is on disk, before the requests are accepted. If it fails, they are
-                not: coverage is retracted, and nothing else has changed.
+                not accepted: only coverage is retracted.
 
         Raises:
-            Exhausted: A quota of the caller is used up; nothing has changed.
-            InvalidRequest: A request exceeds a quota by itself; nothing has changed.
+            Exhausted: A quota of the caller is used up; coverage is unchanged.
+            InvalidRequest: A request exceeds a quota by itself; coverage is unchanged.
             Unavailable: A table or the store cannot be written now.
         """
         self._enter(requests, caller, again=True)
@@ -229,7 +229,7 @@ class Submitter:
         live = self._completion.live(request_id)
         if live is None:
             ended = await self._context.store.record(request_id)
-            live = self._completion.live(request_id)  # another caller may have submitted it meanwhile
+            live = self._completion.live(request_id)  # another caller may have submitted it during the read
             if live is None:
                 return ended.request if ended else None
         if (saved := self._unsaved.get(request_id)) is not None:

@@ -1,6 +1,6 @@
 """Spans of history requests at the relay; docs/tracing.md has the whole tree.
 
-A request may outlive many processes of the relay. So its span is recorded at its end, from what the database has of it,
+A request may outlive many processes of the relay. So its span is recorded at its end, from its rows in the database,
 under an id that every process computes (`LiveRequest.span`); the work for it goes below that id from the start.
 """
 
@@ -29,13 +29,13 @@ ROOTS = [
         "OperatorService/RefreshHistorical",
     )
 ]
-"""Calls that begin a trace if their caller has none."""
+"""Calls that start a trace if their caller does not trace them."""
 
 
 def submitted_in() -> str:
     """Return as text the context of the span in which a request is submitted now; empty if it is not traced.
 
-    It is that of the caller, if there is one: the span of the call itself is lost if the relay is killed soon.
+    It is the caller's context, if present: the span of the call itself is lost if the relay is killed soon.
     """
     span = get_current_span()
     context = tracing.caller_of(span) or tracing.context_of(span)
@@ -61,7 +61,7 @@ def deciding(live: LiveRequest) -> AbstractContextManager[Span]:
 
 
 def record_request(live: LiveRequest, outcome: Outcome, job_traces: Iterable[str], *, end_ns: int) -> None:
-    """Record a request whose outcome is on disk.
+    """Record a request after its outcome is on disk.
 
     Args:
         job_traces: Traces of its jobs. Another request may have created a job that it waited for: it has a link there.
