@@ -85,7 +85,7 @@ class OpenGaps:
             self._gaps = [both, *rest]
 
     def close(self, trades: Iterable[Trade]) -> list[Trade]:
-        """Return those of some trades that close a part of a gap; each is returned once.
+        """Return the trades that close a part of a gap; each is returned once.
 
         A number may be in two gaps: a dispatch that starts before the gap of an earlier one finds it again.
         """
