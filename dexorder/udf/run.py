@@ -8,13 +8,13 @@ from typing import Any
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
 from dexorder.udf.tables import PointMaker
-from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.errors import UdfError
 from dexorder_udf.framing import FrameSplitter
 from dexorder_udf.options import Given, check_options, parse_duration
 from dexorder_udf.points import Batch, Point
-from dexorder_udf.session import Edge, MessageKind
+from dexorder_udf.received import ReceivedItems
+from dexorder_udf.session import Edge
 from dexorder_udf.windows import Windows
 
 _AT_ONCE = 5_000
@@ -95,38 +95,26 @@ class _Session:
     def __init__(self, function: type[Function[Any]]) -> None:
         self._name = function.__name__
         self._agent = Agent(function)
-        self._outputs: list[Point | Batch] = []
-        self._begin = pb.BeginBatch()
-        self._batch: list[Point] | None = None
+        self._received = ReceivedItems(function.provides)
 
     def feed(self, frames: bytes) -> None:
         self._take(self._agent.feed(frames))
 
     def end(self) -> list[Point | Batch]:
         self._take(self._agent.end())
-        return self._outputs
+        return self._received.take()
 
     def _take(self, frames: bytes) -> None:
         for body in FrameSplitter(1 << 62).feed(frames):
+            if self._received.add_known(body):
+                continue
             response = messages.decode_response(body)
-            match messages.kind_of(response):
-                case MessageKind.POINT if self._batch is None:
-                    self._outputs.append(messages.decode_point(response.point))
-                case MessageKind.POINT:
-                    assert self._batch is not None
-                    self._batch.append(messages.decode_batch_point(response.point))
-                case MessageKind.BEGIN:
-                    self._begin, self._batch = response.begin, []
-                case MessageKind.END:
-                    assert self._batch is not None
-                    self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
-                    self._batch = None
-                case MessageKind.INIT if not response.init.success:
-                    raise UdfError(self._name, response.init.error)
-                case MessageKind.ERROR:
-                    raise UdfError(self._name, response.error.error)
-                case _:
-                    pass
+            if self._received.add(body, response):
+                continue
+            if response.HasField("error"):
+                raise UdfError(self._name, response.error.error)
+            if response.HasField("init") and not response.init.success:
+                raise UdfError(self._name, response.init.error)
 
 
 def _dictionaries(rows: Any) -> Iterable[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
@@ -20,8 +20,8 @@ from dexorder_udf.connections import UdfConnection
 from dexorder_udf.errors import ProtocolError, UdfError, UdfGone, UdfKilled, UdfStopped, UdfUnreachable
 from dexorder_udf.framing import FrameSplitter, shown, text_hint
 from dexorder_udf.pace import PIECE_BYTES, Pace, cut
-from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.points import Batch, Point
+from dexorder_udf.received import ReceivedItems
 from dexorder_udf.session import Edge, HostSession, MessageKind
 from dexorder_udf.spec import UdfSpec
 
@@ -58,11 +58,8 @@ class Link:
         self._splitter = FrameSplitter(spec.frame_limit_bytes, messages.FIRST_BYTES)
         self._chunks: deque[bytes] = deque()
         self._written = 0  # bytes of the first chunk that are already written
-        self._outputs: list[Point | Batch] = []
+        self._outputs = ReceivedItems(Edge.STREAM)
         self._output_bytes = 0
-        self._points = PointLayouts(in_batch=False)
-        self._begin: pb.BeginBatch | None = None
-        self._batch: list[Point] = []
         self._answers: dict[MessageKind, pb.Response] = {}
         self._keepalive_at = time.monotonic()
         self._alive_at = self._progress_at = self._keepalive_at
@@ -84,7 +81,7 @@ class Link:
             UdfGone: It ends or does not answer.
         """
         self._session.provides(info.provides)
-        self._points = PointLayouts(in_batch=info.provides is Edge.BATCH)
+        self._outputs = ReceivedItems(info.provides)
         answer = self._ask(MessageKind.INIT, request).init
         if not answer.success:
             raise UdfError(self._spec.name, f"init failed: {answer.error or 'it gave no reason'}")
@@ -141,8 +138,8 @@ class Link:
 
     def take_outputs(self) -> list[Point | Batch]:
         """Return the outputs that are complete, and forget them."""
-        taken, self._outputs, self._output_bytes = self._outputs, [], 0
-        return taken
+        self._output_bytes = 0
+        return self._outputs.take()
 
     # The loop
 
@@ -291,15 +288,12 @@ class Link:
         self._checked(self._splitter.check)
 
     def _take(self, bodies: Sequence[bytes]) -> None:
-        decode, takes_points, points = self._points.decode, self._session.takes_points, self._target()
-        unasked = self._unasked
+        add_known, takes_points, unasked = self._outputs.add_known, self._session.takes_points, self._unasked
         for body in bodies:
             self._output_bytes += len(body)
-            if takes_points and (found := decode(body)) is not None:
-                points.append(found[0])
-            else:
+            if not (takes_points and add_known(body)):
                 self._take_response(body)
-                takes_points, points = self._session.takes_points, self._target()
+                takes_points = self._session.takes_points
         count = len(bodies) - (self._unasked - unasked)
         self._output_bytes += count * _ITEM_BYTES
         if count:
@@ -307,26 +301,15 @@ class Link:
         if self._output_bytes > self._spec.output_limit_bytes:
             raise ProtocolError(f"it sent more than {self._spec.output_limit_bytes:,} bytes since its last snapshot")
 
-    def _target(self) -> list[Any]:
-        """Return where points go."""
-        return self._outputs if self._begin is None else self._batch
-
     def _take_response(self, body: bytes) -> None:
         response = messages.decode_response(body)
         kind = messages.kind_of(response)
         self._session.receives(kind, response.begin.size if kind is MessageKind.BEGIN else 0)
-        if kind is MessageKind.POINT:
-            self._target().append(self._points.learn(body, response.point))
-        elif kind is MessageKind.BEGIN:
-            self._begin = response.begin
-        elif kind is MessageKind.END:
-            assert self._begin is not None
-            self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
-            self._begin = None
-            self._batch = []
-        elif kind is MessageKind.ERROR:
+        if self._outputs.add(body, response):
+            return
+        if kind is MessageKind.ERROR:
             raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
-        elif kind is not MessageKind.KEEPALIVE:
+        if kind is not MessageKind.KEEPALIVE:
             self._answers[kind] = response
         else:
             self._unasked += 1

@@ -18,6 +18,8 @@ from dexorder_spark.source.offsets import SourceState
 
 log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.5
+_LOOKS = 60
+"""Looks at a topic after the last question about it."""
 
 
 class Source(Protocol):
@@ -33,17 +35,22 @@ class TopicEnds:
     def __init__(self, open_source: Callable[[str], Source] = SourceClient) -> None:
         self._open_source = open_source
         self._ends: dict[str, Mapping[int, int]] = {}
-        self._wanted: set[str] = set()
+        self._wanted: dict[str, int] = {}
 
     def lag(self, address: str, done: Mapping[int, int]) -> int | None:
         """Return the number of records of a topic after a place; None while its ends are not known."""
-        self._wanted.add(address)
+        self._wanted[address] = _LOOKS
         ends = self._ends.get(address)
         return None if ends is None else sum(max(0, end - done.get(each, 0)) for each, end in ends.items())
 
     def look(self) -> None:
-        """Look at all topics once; what does not answer keeps the ends that it had."""
-        for address in list(self._wanted):
+        """Look at all topics once. A topic without an answer keeps its ends; a topic of no running UDF is forgotten."""
+        for address, left in list(self._wanted.items()):
+            if not left:
+                self._ends.pop(address, None)
+                del self._wanted[address]
+                continue
+            self._wanted[address] = left - 1
             try:
                 self._ends[address] = self._open_source(address).state().ends
             except (Unavailable, NotImplementedError) as error:

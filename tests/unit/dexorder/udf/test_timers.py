@@ -75,7 +75,7 @@ class Live:
         self._session.feed(b"".join(messages.encode_points(points)))
 
     def restart(self) -> None:
-        self.outputs += self._session._outputs
+        self.outputs += self._session._received.take()
         self._start(self._session._agent._running.snapshot())
 
 

@@ -161,3 +161,25 @@ def test_a_source_that_does_not_answer_keeps_the_ends_that_are_known() -> None:
         found.append(ends.lag("a", {0: 4}))
         ends.look()
     assert [*found, ends.lag("a", {0: 4}), ends.lag("a", {0: 10, 1: 2})] == [None, None, 5, 5, 7, 0]
+
+
+def test_the_topic_of_a_udf_that_was_removed_is_not_looked_at_for_long() -> None:
+    looks: list[str] = []
+
+    class Source:
+        def __init__(self, address: str) -> None:
+            self._address = address
+
+        def state(self) -> SourceState:
+            looks.append(self._address)
+            return SourceState({0: 0}, {0: 7}, {})
+
+    ends = TopicEnds(Source)
+    ends.lag("removed", {})
+    for _ in range(500):
+        ends.lag("kept", {})
+        ends.look()
+    assert looks.count("kept") == 500 and 0 < looks.count("removed") < 100
+    assert ends.lag("kept", {}) == 7 and ends.lag("removed", {}) is None
+    ends.look()
+    assert ends.lag("removed", {}) == 7, "it is back"
