@@ -1,4 +1,4 @@
-"""Points and batches that an agent sends, put together from its messages. Pure."""
+"""Points and batches that an agent sends, put together from its messages."""
 
 from __future__ import annotations
 
