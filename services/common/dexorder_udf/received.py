@@ -12,7 +12,7 @@ from dexorder_udf.session import Edge, MessageKind
 
 
 class ReceivedItems:
-    """Items that are complete, and the batch that has begun. The caller checks the order of the messages."""
+    """Complete items, and the unfinished batch. The caller checks the order of the messages."""
 
     def __init__(self, edge: Edge) -> None:
         """Take the edge of the output: points alone or in batches."""

@@ -31,7 +31,7 @@ from dexorder_relay.store.database import Store
 
 
 class KeyedEvent(asyncio.Event):
-    """An event that also keeps the keys whose signals have set it."""
+    """An event that also keeps the keys of the signals that have set it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class HistoryJobs:
         return True
 
     def _touched(self, pages: Iterable[PageResult], finals: Iterable[FinalResult]) -> set[str]:
-        """Return the requests of the series of pages, and those that wait for the jobs of final records."""
+        """Return the requests of the series of pages, and the requests that wait for the jobs of final records."""
         state, touched = self._context.state, set[str]()
         landed = {page.series for page in pages}
         touched.update(r for r, live in state.requests.items() if live.request.series in landed)

@@ -95,13 +95,13 @@ class RequestQueries:
     async def ends(
         self, request_ids: Iterable[str], *, with_progress: bool
     ) -> AsyncGenerator[list[RequestRecord] | dict[str, Progress], None]:
-        """Yield the records of requests when they have ended, until all have; those that end together at a time.
+        """Yield the records of requests when they have ended, until all have; several at a time if they end together.
 
         Args:
-            with_progress: Also yield the progress of those that have not ended, at every change, ten times a second.
+            with_progress: Also yield the progress of unfinished requests, at every change, ten times a second.
 
         Raises:
-            NotFound: A request was forgotten, as the caller has read nothing for so long.
+            NotFound: A request was forgotten, because the caller has not read for too long.
         """
         left, last = set(request_ids), dict[str, Progress]()
         prefix = "request:" if with_progress else "topic:HISTORY_READY:"

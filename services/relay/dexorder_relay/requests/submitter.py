@@ -48,10 +48,10 @@ class Submitter:
     ) -> list[bool | InvalidRequest | Exhausted]:
         """Accept requests in one commit, each as ``submit``; return for each whether it is new, or why it is refused.
 
-        A request that is refused stops no other one.
+        A refused request does not stop the others.
 
         Raises:
-            Exhausted: The disk is full; nothing is answered from it.
+            Exhausted: The disk is full; no request is stored.
             Unavailable: The store cannot be written; the caller may try again.
         """
         self._context.store.check_space()
