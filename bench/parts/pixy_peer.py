@@ -28,9 +28,9 @@ proxies:
     kafka: {{seed_peers: ["{bootstrap}"], version: 0.10.2.1}}
     zoo_keeper: {{seed_peers: ["127.0.0.1:{zookeeper}"]}}
     producer: {{flush_frequency: 0s, flush_bytes: 0}}
-    consumer: {{subscription_timeout: 1h}}
+    consumer: {{subscription_timeout: 1h, fetch_max_bytes: 4194304}}
 """
-"""Its defaults, but a record is sent at once, and a group stays a member between two turns."""
+"""Its defaults, but a record is sent at once, a group stays a member between two turns, and whole batches are read."""
 
 
 @contextmanager

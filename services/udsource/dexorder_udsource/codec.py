@@ -78,22 +78,36 @@ def encode_record(record: SourceRecord) -> bytes:
     without a timestamp gets 1970: Numaflow crashes without an event time, and the current time would differ in a
     replay.
     """
-    value, key, headers = record.value(), record.key(), headers_of(record)
+    value, key, headers = record.value() or b"", record.key(), headers_of(record)
     digits = b"%d" % (record.offset() or 0)
     partition = _partition(record.partition() or 0)
     # Both are shorter than 128 bytes, so one byte holds their length.
-    offset = b"\x12%c\x0a%c%b%b" % (2 + len(digits) + len(partition), len(digits), digits, partition)
-    parts = [offset, _event_time(max(0, record.timestamp()[1]))]
-    if value:
-        parts[:0] = (b"\x0a", _varint(len(value)), value)
+    rest = b"\x12%c\x0a%c%b%b%b" % (
+        2 + len(digits) + len(partition),
+        len(digits),
+        digits,
+        partition,
+        _event_time(max(0, record.timestamp()[1])),
+    )
     if key is not None:
-        parts += _field(b"\x22", as_text(key))
+        rest += _short_key(key) if len(key) <= _SHORT_KEY else _key(key)
     if headers:
         for name, data in dict(headers).items():
             entry = b"".join((*_field(b"\x0a", name.encode()), *_field(b"\x12", as_text(data or b""))))
-            parts += _field(b"\x2a", entry)
-    result = b"".join(parts)
-    return b"".join((*_field(b"\x0a", result), _MORE_FIELD))
+            rest = b"".join((rest, *_field(b"\x2a", entry)))
+    if not value:
+        return b"".join((b"\x0a", _varint(len(rest)), rest, _MORE_FIELD))
+    size = _varint(len(value))
+    whole = 1 + len(size) + len(value) + len(rest)
+    return b"".join((b"\x0a", _varint(whole), b"\x0a", size, value, rest, _MORE_FIELD))
+
+
+def _key(key: bytes) -> bytes:
+    return b"".join(_field(b"\x22", as_text(key)))
+
+
+_SHORT_KEY = 64
+_short_key = lru_cache(maxsize=4_096)(_key)  # most topics have few keys: a market, a user
 
 
 def _field(tag: bytes, data: bytes) -> tuple[bytes, bytes, bytes]:

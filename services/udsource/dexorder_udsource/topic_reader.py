@@ -165,8 +165,8 @@ class TopicReader:
             return not any(self._unknown(pairs, state))
 
     def _unknown(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> list[tuple[int, int]]:
-        issued, ends = self._queue.was_delivered, state.ends
-        return [(p, o) for p, o in pairs if not issued(p, o) and o >= ends.get(p, 0)]
+        ends = state.ends
+        return [(p, o) for p, o in pairs if o >= ends.get(p, 0) and not self._queue.was_delivered(p, o)]
 
     def ack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
         """Ack (partition, offset) pairs; the commit follows by itself.
@@ -179,7 +179,7 @@ class TopicReader:
         """
         with self._member.lock:
             self._refuse_unknown("ack", pairs, state)
-            self._metrics.plain_acked.inc(sum(self._queue.ack(p, o) for p, o in pairs))
+            self._metrics.plain_acked.inc(self._queue.ack_all(pairs))
 
     def nack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
         """Take back (partition, offset) pairs; a later read returns them again.

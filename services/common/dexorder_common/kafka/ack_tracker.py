@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dexorder_common.kafka.commits import Range
@@ -111,6 +111,16 @@ class AckTracker:
         self._next_due_ns = min(self._next_due_ns, due_ns)
         return FIRST
 
+    def takes_new(self, offset: int) -> bool:
+        """Return whether records from this offset on are all new, so that `deliver_new` may take them."""
+        return offset >= self._next and not self._early and not self._reading_again
+
+    def deliver_new(self, offsets: Sequence[int], due_ns: int) -> None:
+        """Put new records in flight, in ascending order; see `takes_new`."""
+        self._next = offsets[-1] + 1
+        self._pending.update(zip(offsets, [_Pending(due_ns) for _ in offsets], strict=True))
+        self._next_due_ns = min(self._next_due_ns, due_ns)
+
     def acked_next(self, offset: int) -> bool:
         """Return whether a record that was never delivered was acked already."""
         index = bisect_left(self._early, (offset + 1,))
@@ -175,6 +185,11 @@ class AckTracker:
         if offset >= self._next:
             return self._ack_early(offset)
         return self._pending.pop(offset, None) is not None
+
+    def ack_delivered(self, offsets: Iterable[int]) -> int:
+        """Ack records below `next_offset`; return how many were not acked before."""
+        pop = self._pending.pop
+        return sum([pop(offset, None) is not None for offset in offsets])
 
     def _ack_early(self, offset: int) -> bool:
         ranges = self._early

@@ -16,7 +16,7 @@ away      read elsewhere; acks are kept   `assign`: the acks count unless the gr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -369,6 +369,7 @@ class PartitionQueue(Generic[T]):
         while keep and len(found) < limit and (again := tracker.redeliver(due_ns, now_ns=now_ns)) is not None:
             offset, reason = again
             found.append((offset, self._kept[offset], reason))
+        found += self._take_new(tracker, limit - len(found), due_ns)
         while self._fetched and len(found) < limit and tracker.pending < self.rules.max_pending:
             offset, record = self._pop()
             first = tracker.deliver(offset, due_ns)
@@ -378,6 +379,28 @@ class PartitionQueue(Generic[T]):
                     self._kept[offset] = record
         self._pass_acked(tracker)
         return found
+
+    def _take_new(self, tracker: AckTracker, limit: int, due_ns: int) -> list[tuple[int, T, str]]:
+        """Return the next deliveries, all at once, if no fetched record was delivered or acked before."""
+        count = min(limit, len(self._fetched), self.rules.max_pending - tracker.pending)
+        if count <= 0 or not tracker.takes_new(self._fetched[0][0]):
+            return []
+        items = [self._fetched.popleft() for _ in range(count)]
+        self.length_bytes -= sum([len(record) for _, record in items])
+        tracker.deliver_new([offset for offset, _ in items], due_ns)
+        if self.rules.keep_records:
+            self._kept.update(items)
+        return [(offset, record, FIRST) for offset, record in items]
+
+    def ack_all(self, offsets: Sequence[int]) -> int:
+        """Ack records; return how many were not acked before."""
+        tracker = self.tracker
+        if tracker is None or max(offsets) >= tracker.next_offset:
+            return sum([self.ack(offset, delivered_only=False) for offset in offsets])
+        if self._kept:
+            for offset in offsets:
+                self._kept.pop(offset, None)
+        return tracker.ack_delivered(offsets)
 
     def ack(self, offset: int, *, delivered_only: bool) -> bool:
         """Ack a record; see `TopicQueue.ack`."""

@@ -6,7 +6,7 @@ adds records, callers take them.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic
 
@@ -182,6 +182,17 @@ class TopicQueue(Generic[T]):
             Exhausted: Too many acks of records not delivered.
         """
         return self._part(partition).ack(offset, delivered_only=delivered_only)
+
+    def ack_all(self, pairs: Iterable[tuple[int, int]]) -> int:
+        """Ack (partition, offset) pairs, as `ack` each; return how many were not acked before.
+
+        Raises:
+            Exhausted: Too many acks of records not delivered.
+        """
+        offsets = defaultdict[int, list[int]](list)
+        for partition, offset in pairs:
+            offsets[partition].append(offset)
+        return sum([self._part(partition).ack_all(some) for partition, some in offsets.items()])
 
     def give_back(self, partition: int, offset: int, *, now_ns: int) -> bool:
         """Make a record due at once because its caller went away or does not want it; return False if not pending."""
