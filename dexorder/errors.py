@@ -109,7 +109,7 @@ class HistoryTimedOut(HistoryError):
 
 
 class ManyFailed(DexorderError):
-    """Some of many tickers have no complete history.
+    """The history of some of the tickers is incomplete.
 
     Attributes:
         errors: The error of each of these tickers.
@@ -130,7 +130,7 @@ class HistoryMismatch(HistoryError):
 
 
 class EventRefused(Refused):
-    """The event's payload, size or fields are invalid; nothing was stored."""
+    """The event's payload, size or fields are invalid; the event was not stored."""
 
 
 class OutboxFull(DexorderError):

@@ -77,7 +77,7 @@ def candle_chart(rows: Rows, *, width: int = 100, height: int = 16, marks_ns: Se
     """Return a chart of ``rows``, ascending by ``open_time``, in ``width`` x (``height`` + 3) characters.
 
     Args:
-        marks_ns: Times that a further line marks: ends of candles at which something happened.
+        marks_ns: Times that one more line marks: ends of candles at which something happened.
     """
     if not rows.num_rows:
         return Text("no candles", style=DIM)

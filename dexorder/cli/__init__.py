@@ -28,7 +28,7 @@ def _complete() -> None:
 
 
 def _serve(name: str = "") -> None:
-    """Serve a shipped function over stdin and stdout; return if the command has to say what is wrong.
+    """Serve a shipped function over stdin and stdout; return if the command must report an error.
 
     A host starts it again and again, and it does not need the rest of the command, which takes twice its time.
     """

@@ -304,7 +304,7 @@ def sql(
     rows: Rows = 20,
     relay: Relay = None,
 ) -> None:
-    """Run SQL over the rows that the tables have; nothing is fetched."""
+    """Run SQL over the rows that the tables have, without fetching."""
     from dexorder.cli.history.sql import sql as command
     from dexorder.cli.rows.options import OutputOptions
 
@@ -382,7 +382,7 @@ def markets(
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
-    """List the instruments of an exchange, as its ingestors last reported them."""
+    """List the instruments of an exchange from the last report of its ingestors."""
     from dexorder.cli.history.markets import markets as command
 
     command(venue, text, tickers, as_json, relay)
@@ -521,7 +521,7 @@ def doctor(
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
-    """Check whether this machine can run the suite, or what an exchange proves. A failed check says what to do."""
+    """Check whether this machine can run the suite, or how an exchange's data is proven. A failure names its remedy."""
     if exchange is not None:
         import time
 
@@ -551,7 +551,7 @@ def restore(
     directory: Dir = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Restore a backup to its folder, which must be empty or absent, after showing what it has."""
+    """Restore a backup to its folder, which must be empty or absent, after showing its contents."""
     from dexorder.cli.suite import commands as command
 
     command.restore(archive, directory, yes)

@@ -1,8 +1,9 @@
 """Completion of the shell: answers a key press from a table of all commands.
 
-Typer answers the same, but only after it has imported and built every command. ``completion_table`` writes the table,
+Typer gives the same answers, but only after it has imported and built every command. ``completion_table`` writes the
+table,
 and the scripts that ``--install-completion`` installs are Typer's own: they run the command with the words of the
-command line in the environment. Imports nothing that takes time.
+command line in the environment. Imports only fast modules.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def answer(environment: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def offers(table: Mapping[str, Any], words: Sequence[str], incomplete: str) -> list[Offer]:
-    """Return what may take the place of the last, incomplete word.
+    """Return the candidates for the last, incomplete word.
 
     Args:
         table: Entries of commands by their paths, ``dexorder``'s own by an empty one.
-        words: Complete words behind ``dexorder``.
+        words: Complete words after ``dexorder``.
     """
     path, given, count, option, literal = "", set[str](), 0, None, False
     for word in words:
@@ -60,7 +61,7 @@ def offers(table: Mapping[str, Any], words: Sequence[str], incomplete: str) -> l
         elif word in command["commands"]:
             path, given = f"{path} {word}".strip(), set()
         else:
-            break  # an unknown command: those that exist are offered
+            break  # an unknown command: offer the existing ones
     command = table[path]
     if incomplete[:1] == "-" and not literal:
         name, equals, value = incomplete.partition("=")
@@ -105,13 +106,13 @@ def _typed_words(environment: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def split(text: str) -> list[str]:
-    """Return the words of a command line whose last quotation may be open."""
+    """Return the words of a command line. Its last quotation may be open."""
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
     try:
         words.extend(lexer)
-    except ValueError:  # an open quotation or a backslash at the end: what is there of the word
+    except ValueError:  # an open quotation or a backslash at the end: return the incomplete word
         words.append(lexer.token)
     return words
 
@@ -128,7 +129,7 @@ def _for_zsh(found: Sequence[Offer], _: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _escaped(text: str) -> str:
-    """Return text for a word in double quotes, within single ones, in a list whose separator is a colon."""
+    """Return text for a word in double quotes, within single ones, in a colon-separated list."""
     for mark, escape in (('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`"), (":", r"\\:")):
         text = text.replace(mark, escape)
     return text

@@ -1,6 +1,6 @@
 """Table of all commands for the completion of the shell: ``python -m dexorder.cli.completion_table [--check]``.
 
-A test compares the table in the tree with the commands, and what is answered from it with Typer's own answers.
+A test compares the table in the tree with the commands, and its answers with Typer's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROBE = "PROBE/TICKER.SIM"
 
 
 def table() -> str:
-    """Return the table as JSON: a line for each command, whose key is its path."""
+    """Return the table as JSON: a line for each command, with its path as the key."""
     root: Any = get_command(app)
     with _one_ticker(), root.make_context("dexorder", [], resilient_parsing=True) as context:
         lines = [f"{_json(path)}: {_json(entry)}" for path, entry in _commands("", root, context)]
@@ -38,7 +38,7 @@ def _json(value: object) -> str:
 
 
 def _commands(path: str, command: Any, context: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a command's entry, then those of its own commands."""
+    """Yield the entry of a command, then the entries of its subcommands."""
     parameters = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
     children = {name: each for name, each in getattr(command, "commands", {}).items() if not each.hidden}
     yield (
@@ -58,7 +58,7 @@ def _commands(path: str, command: Any, context: Any) -> Iterator[tuple[str, dict
 def _option(option: Any, context: Any) -> dict[str, Any]:
     takes_value = not (option.is_flag or option.count)
     return {
-        "names": sorted([*option.opts, *option.secondary_opts]),  # those of --help are a set
+        "names": sorted([*option.opts, *option.secondary_opts]),  # the names of --help are a set
         "help": " ".join((option.help or "").split()),
         **({"many": True} if option.multiple else {}),
         **(_offered(option, context) if takes_value else {}),

@@ -88,7 +88,7 @@ class AsyncClient:
                 file of this machine, the tables are read through the relay.
             patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised; default
                 ``DEXORDER_PATIENCE_SECONDS``, else 30 for a relay that has answered before, while a first call fails at
-                once if nothing listens at the address, or something else.
+                once if the address refuses connections or is not a relay's.
             on_note: Called with a sentence on an event that is not an error: the relay can't be reached and the call is
                 retried, or a snapshot has expired and a later one was read.
         """
@@ -162,7 +162,7 @@ class AsyncClient:
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
             HistoryError: The request ended without all rows; ``record.missing`` has the ranges.
-            ManyFailed: Some of several tickers have no complete history; ``rows`` has the rows of the others.
+            ManyFailed: The history of some tickers is incomplete; ``rows`` has the rows of the others.
             WaitEnded: ``timeout`` passed; the request continues under its id.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
@@ -253,7 +253,7 @@ class AsyncClient:
         return await self.rows.snapshots(venue, max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS))
 
     async def markets(self, venue: str) -> InstrumentList:
-        """Return the instruments of a venue, as its ingestors last reported them; VenueUnknown if none has yet."""
+        """Return the instruments of a venue from its ingestors' last report; VenueUnknown before the first one."""
         try:
             request = pb.ListInstrumentsRequest(exchange=venue, page_size=1_000)
             pages = self._connection.pages(self._connection.stub.history.ListInstruments, request)
@@ -293,11 +293,12 @@ class AsyncClient:
         """Return the answer of a query in DuckDB's SQL over stored rows, read from the catalog or through the relay.
 
         A table is a series in quotes: ``SELECT max(high) FROM "BTC/USDT.BINANCE 1h"``; ``trades`` and ``funding`` stand
-        in place of a period. The query reads nothing else. ``on_note`` is called for a series that is not complete.
+        in place of a period. The query can read only these tables. ``on_note`` is called for a series that is not
+        complete.
 
         Args:
             query: One SELECT.
-            since: Read no rows before this time; so it is for all tables of the query.
+            since: Read no rows before this time, in all tables of the query.
             until: Read no rows from this time on.
             max_rows: Most rows of all tables; default 5,000,000. They are in memory.
 

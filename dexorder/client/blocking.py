@@ -190,7 +190,7 @@ class Client(BlockingPart[AsyncClient]):
     30
     >>> for notification in client.notifications("HISTORY_READY:two-0001"):
     ...     print(notification.status, notification.row_count)
-    ...     break  # the stream has no end
+    ...     break # the stream is endless
     OK 30
     >>> client.close()
     """

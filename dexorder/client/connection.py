@@ -192,7 +192,7 @@ class RelayConnection:
         item: str,
         answers: Callable[[], Awaitable[object]] | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Yield the items of a stream that can be resumed, whose field is ``item``, as `stream`; note a reset.
+        """Yield the field ``item`` of the messages of a stream that can be resumed, as `stream` does; note a reset.
 
         ``request.after`` follows the cursors, so the stream continues there when it is opened again.
         """
@@ -233,7 +233,7 @@ class RelayConnection:
                 elif not is_failure(error, Failure.UNANSWERED):
                     raise await self.answer_error(code_of(error), details_of(error)) from None
             except asyncio.CancelledError:
-                # grpcio raises this also when a server that stops cancels the call.
+                # grpcio raises this too if a stopping server cancels the call.
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
             finally:

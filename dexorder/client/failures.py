@@ -63,7 +63,7 @@ _SILENT = (
 
 
 def cause_of(code: Code, details: str, address: str, *, is_connected: bool = True) -> str | None:
-    """Return why a call did not reach a relay, as one sentence with a remedy; None if it is not known.
+    """Return one sentence on why a call did not reach a relay, with a remedy; None if the cause is unknown.
 
     Args:
         is_connected: Whether the server has spoken HTTP/2, so that a call that timed out may have reached it.
@@ -81,7 +81,7 @@ def cause_of(code: Code, details: str, address: str, *, is_connected: bool = Tru
 
 
 def proxy_cause(code: Code, details: str) -> str | None:
-    """Return what a proxy before the relay has answered, and what to check; None if the text is not of one."""
+    """Return the answer of a proxy before the relay, and what to check; None if the text is not from a proxy."""
     for words, advice in _OF_PROXIES:
         if words in details:
             return f"a proxy answered {details!r}; {advice}"
@@ -110,7 +110,7 @@ def answer_error(code: Code, details: str) -> errors.DexorderError:
 
 
 def lacks(code: Code, details: str) -> str | None:
-    """Return what a relay of another version may lack: ``this call`` or a dataset; None for other answers."""
+    """Return the feature that a relay of another version lacks: ``this call`` or a dataset; None for other answers."""
     if code is Code.UNIMPLEMENTED:
         return "this call"
     if code is Code.INVALID_ARGUMENT and (found := _DATASET.match(details)):

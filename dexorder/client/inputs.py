@@ -84,7 +84,7 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
 
 
 def closed_part(span: TimeRange, period_seconds: int, *, now_ns: int | None = None) -> TimeRange:
-    """Return the part of a range whose candles are closed now; RequestRefused if it has none."""
+    """Return the part of a range with candles that are closed now; RequestRefused if it is empty."""
     closed_ns = floor_to_grid(time.time_ns() if now_ns is None else now_ns, period_seconds)
     if span.start_ns >= closed_ns:
         raise RequestRefused(
@@ -95,7 +95,7 @@ def closed_part(span: TimeRange, period_seconds: int, *, now_ns: int | None = No
 
 
 def covered_dataset(period: str | int) -> Dataset:
-    """Return the dataset whose coverage is meant: the name of one without periods, 0 for trades, else candles."""
+    """Return the dataset of a period: a dataset without periods by its name, trades by 0, else candles."""
     named = {each.name: each for each in DATASETS if each.is_covered and not each.has_periods}
     return TRADES if period == 0 else named.get(str(period), CANDLES)
 

@@ -62,7 +62,7 @@ class LiveCandle:
         closed: Its period is over and its trades are complete, as far as the ingestor knows.
         amends: It was sent closed before, and has changed because a trade came late.
         received_ns: Time at which the ingestor received its newest trade; 0 without one.
-        provisional: Only one source says that a part of its time has no further trade.
+        provisional: For a part of its time, only one source says that all trades are known.
     """
 
     ticker: str
@@ -134,7 +134,7 @@ class LiveUpdate:
     """Events since the last update, in this order: data that was not sent, states, trades, candles.
 
     Attributes:
-        waiting: By ticker of a state that has come, why its job settles nothing although it runs; empty if it does.
+        waiting: By ticker of a state that has come, why its running job does not settle rows; empty if it does.
         provisional: By ticker of a state that has come, the spans of its trades that only one source calls complete.
     """
 

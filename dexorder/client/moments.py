@@ -31,7 +31,7 @@ _FORMS = (
 
 
 def moment_ns(moment: Moment, field: str, *, now_ns: int) -> int:
-    """Return nanoseconds since the epoch, not rounded; InvalidRequest names the field and what is accepted.
+    """Return nanoseconds since the epoch, not rounded; InvalidRequest names the field and the accepted forms.
 
     >>> moment_ns("-1h30m", "since", now_ns=parse_time("2024-01-31T12:00:00Z")) == parse_time("2024-01-31T10:30:00Z")
     True
@@ -67,7 +67,7 @@ def _seconds_ago(text: str) -> int | None:
 
 
 def _epoch_ns(number: float, text: str, field: str) -> int:
-    """Return the time of a number whose unit its size tells; other numbers are ambiguous, as 20240131 is."""
+    """Return the time of a number whose size tells its unit. Other numbers, such as 20240131, are ambiguous."""
     for unit_ns in _EPOCH_UNITS_NS:
         if _EARLIEST_NS <= number * unit_ns < _LATEST_NS:
             return int(number * unit_ns)

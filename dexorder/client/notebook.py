@@ -23,7 +23,7 @@ def is_notebook() -> bool:
 
 
 class ProgressView:
-    """One bar for each ticker, shown below the cell whose thread makes the view."""
+    """One bar for each ticker, shown below the cell that creates the view."""
 
     def __init__(self, tickers: Sequence[str], display: Callable[..., Any] | None = None) -> None:
         """Show the bars with ``display``, by default IPython's, which must be installed."""

@@ -35,10 +35,10 @@ class AsyncPoints:
         on_progress: OnProgress | None = None,
         timeout: float | None = None,
     ) -> Rows:
-        """Return the rows of ``[since, until)``, ascending by time; what the table does not have yet is fetched first.
+        """Return the rows of ``[since, until)``, ascending by time. Missing ranges are fetched first.
 
         Args:
-            since: As in ``history``, but not rounded, as there is no grid.
+            since: As in ``history``, but not rounded, because these rows are not on a grid.
             until: Like ``since``; exclusive.
             request_id: Repeating a call with the same id and times repeats the same request; default a new id.
             client_id: The caller, for ``list_requests``.
@@ -48,8 +48,8 @@ class AsyncPoints:
 
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
-            HistoryError: The request ended without all rows; ``record.missing`` has the ranges. HistoryNotFound: there
-                are none.
+            HistoryError: The request ended without all rows; ``record.missing`` has the ranges. HistoryNotFound: The
+                exchange has no rows in the range.
             WaitEnded: ``timeout`` passed; the request continues under its id.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """

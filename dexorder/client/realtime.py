@@ -114,7 +114,7 @@ class AsyncRealtime:
         subscribe: bool = True,
         client_id: str = "",
     ) -> AsyncGenerator[LiveUpdate, None]:
-        """Yield live trades and candles of markets, without end; subscriptions of its own last as long as it does.
+        """Yield live trades and candles of markets, without end; the subscriptions that it starts end with it.
 
         It is best effort: a slow client gets the number of missed events, and after a restart of the relay or of an
         ingestor trades may come again. The tables are complete and have each trade once.
@@ -127,8 +127,9 @@ class AsyncRealtime:
             keep_all: When this client is slow, keep everything until a queue is full, then drop the oldest; by default
                 only the newest of each kind is kept.
             live_only: Leave out trades that a query released, after a start in the past, a cut or a gap.
-            subscribe: Start a subscription for each ticker, and stop it in the end. A market has live data only while
-                there is one, so without it somebody else's must run. A program that is killed leaves its own behind.
+            subscribe: Start a subscription for each ticker, and stop it in the end. A market has live data only during
+                a subscription, so with False another subscription must be running. A killed program leaves its
+                subscriptions behind.
             client_id: Client of these subscriptions.
 
         Raises:
@@ -158,7 +159,7 @@ class AsyncRealtime:
 
     @asynccontextmanager
     async def _subscribed(self, subscriptions: Sequence[Subscription]) -> AsyncIterator[None]:
-        """Keep subscriptions while the block runs; those whose start has no answer are stopped as well."""
+        """Keep subscriptions while the block runs. Subscriptions whose start was not answered are stopped as well."""
         try:
             for each in subscriptions:
                 await self._start(each)

@@ -31,7 +31,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ListedReceipt:
-    """A receipt, as the relay knows it."""
+    """A receipt in the relay's list."""
 
     receipt_id: str
     series: Series
@@ -46,8 +46,8 @@ class ReceiptCheck:
     """Result of a verification.
 
     Attributes:
-        faults: What does not agree with the receipt, a sentence each; none if all does.
-        changed_days: Days whose rows are others in the table now, for example because a candle has turned up. The
+        faults: Differences from the receipt, a sentence each; empty if the rows agree.
+        changed_days: Days with different rows in the table now, for example because a candle has turned up. The
             receipt is still good: its own rows are kept.
     """
 
@@ -146,7 +146,7 @@ class AsyncReceipts:
         return [_listed(each) async for answer in pages for each in answer.receipts]
 
     async def drop(self, receipt_id: str) -> None:
-        """Drop a receipt: its snapshot may expire. RequestUnknown if there is none of this id."""
+        """Drop a receipt: its snapshot may expire. RequestUnknown if no receipt has this id."""
         request = pb.DeleteReceiptRequest(receipt_id=receipt_id)
         await self._connection.call(self._connection.stub.rows.DeleteReceipt, request)
 

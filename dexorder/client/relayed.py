@@ -256,7 +256,7 @@ class _RowStream:
         return message
 
     def _answer_error(self, code: Code, details: str) -> errors.DexorderError:
-        """Return the error for an answer that is a failure, as that of a connection."""
+        """Return the error for an answer that is a failure, like `Connection` does."""
         if lacks(code, details) is None:
             return answer_error(code, details)
         stub = ServerInfoServiceStub(self._channel)

@@ -64,7 +64,7 @@ class Ended:
 
 
 def history_error(record: RequestRecord) -> errors.HistoryError:
-    """Return the error for a record whose status is not OK."""
+    """Return the error for a record with a status other than OK."""
     assert record.status is not None and record.status is not RequestStatus.OK
     return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {record.reason()}", record)
 
@@ -81,8 +81,8 @@ class AsyncRequests:
         """Yield the notifications of a topic, stored ones and new ones, in order, without end.
 
         The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume. If
-        the relay can't resume there, as its database was restored, a note says so and all stored ones follow: then a
-        notification may come twice, but none is missed.
+        the relay can't resume there because its database was restored, a note says so and all stored ones follow. A
+        notification may then come twice, but all of them come.
 
         Args:
             topic: ``RESPONSE:{client_id}`` for the ends of all requests of a client, ``HISTORY_READY:{request_id}``,

@@ -132,7 +132,7 @@ class AsyncSeries:
 
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
-            NotSupported: The relay is older than what the call needs.
+            NotSupported: The relay is too old for this call.
             TableUnavailable: The relay can't read or change the table now; the message has the cause.
             RelayUnreachable: The connection broke; verify again.
         """

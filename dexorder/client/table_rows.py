@@ -71,7 +71,7 @@ class AsyncTableRows:
     async def stored(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
     ) -> Rows:
-        """Return the rows of a series that the table has now, all of them or between two times; nothing is fetched.
+        """Return the rows of a series that the table has now, all or between two times, without fetching.
 
         The rows are ascending by ``open_time``; ``coverage`` says whether the range is complete.
         """
@@ -110,13 +110,13 @@ class AsyncTableRows:
         return await asyncio.to_thread(source.points, series, span)
 
     async def udf(self, name: str, since: Moment | None = None, until: Moment | None = None) -> Rows:
-        """Return the rows of a UDF, by ``sequence``, all of them or those whose time is between two times.
+        """Return the rows of a UDF, by ``sequence``: all of them, or the rows between two times.
 
-        Each tag and each field of its output is a column of its own type, null where a row does not have it.
+        Each tag and each field of its output is a separate typed column, null where a row lacks it.
 
         Raises:
             RequestRefused: A value is invalid.
-            CatalogError: The catalog can't be read from here, or has no table of this UDF.
+            CatalogError: The catalog can't be read from here, or lacks the table of this UDF.
         """
         with refused():
             check_udf_name(name)
@@ -135,7 +135,7 @@ class AsyncTableRows:
         return await asyncio.to_thread(source.snapshots, venue, TimeRange(since_ns, MAX_TIME_NS))
 
     async def snapshot_id(self, series: Series, span: TimeRange) -> int | None:
-        """Return the current snapshot of the table of a series; None if it has none."""
+        """Return the current snapshot of the table of a series; None before the first commit."""
         source = await self.source()
         return await asyncio.to_thread(source.snapshot_id, series, span)
 

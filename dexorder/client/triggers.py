@@ -84,7 +84,7 @@ class TriggerAnswer:
 
     @property
     def is_registered(self) -> bool:
-        """True if it is evaluated from now on, or was before."""
+        """True if it is evaluated now, or was before."""
         return self.status in ("REGISTERED", "ALREADY_REGISTERED")
 
 
@@ -94,7 +94,7 @@ class TriggerEdited:
 
     Attributes:
         revision: Number of the trigger's edits, from 1 for its registration.
-        taken: Whether the pipeline has taken it: what is settled from now on is evaluated with the new text.
+        taken: Whether the pipeline has taken it: rows that are settled after that are evaluated with the new text.
     """
 
     revision: int
@@ -157,13 +157,13 @@ class AsyncTriggers:
     async def add_many(self, triggers: Iterable[Trigger | Mapping[str, Any]]) -> list[TriggerAnswer]:
         """Register many triggers, up to 1,000 in a call. Return an answer for each, in order.
 
-        A trigger that is refused stops no other one. Repeating the call registers what is not registered yet.
+        A refused trigger does not stop the others. Repeating the call registers the missing ones.
 
         Args:
             triggers: Each with the arguments of ``add`` by name, or as ``new_trigger`` returns it.
 
         Raises:
-            RequestRefused: A value that this client checks is refused; nothing was sent.
+            RequestRefused: The client has refused a value before sending the call.
         """
         answers: list[TriggerAnswer] = []
         given = [each if isinstance(each, Trigger) else new_trigger(**each) for each in triggers]
@@ -276,7 +276,7 @@ class AsyncTriggers:
         until: Moment = "now",
         parameters: Mapping[str, str] | None = None,
     ) -> BacktestResult:
-        """Run a trigger over the stored candles or trades of a past range; nothing is registered or fetched.
+        """Run a trigger over the stored candles or trades of a past range, without registering it or fetching rows.
 
         Raises:
             RequestRefused: A value is refused, or a market has too many rows in the range.

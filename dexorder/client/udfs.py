@@ -60,12 +60,12 @@ class AsyncUdfs:
         It survives restarts and runs until it is stopped. Its output is the table ``trading.udf_<name>``.
 
         Args:
-            udf: Its definition; or its name, for the one that was given before or that the Spark host's file has.
+            udf: Its definition; or its name, for a definition that was sent before or is in the Spark host's file.
             anew: Forget the state and the position of earlier runs. The rows stay.
 
         Raises:
             RequestRefused: The definition is invalid, or it runs with another one.
-            RequestUnknown: There is no definition of this name.
+            RequestUnknown: No definition has this name.
         """
         if isinstance(udf, UdfDefinition):
             with refused():

@@ -45,7 +45,7 @@ class Killer:
             raise SuiteFailed(f"the request ended before {' and '.join(part for part, _ in self._left)} was killed")
 
     def note(self, now: Progress) -> None:
-        """Kill what is due at this progress."""
+        """Kill the parts that are due at this progress."""
         while self._left and now.expected_periods and now.settled_periods >= self._left[0][1] * now.expected_periods:
             part, _ = self._left.pop(0)
             self._kill(part)

@@ -24,19 +24,19 @@ Way = Callable[[Any, str, TimeRange, Rows], Awaitable[None]]
 
 @dataclass(frozen=True)
 class PeerEnd:
-    """What a peer's caller has in the end: rows (open time in ns, values) in order of arrival, and the error if any."""
+    """Result of a peer for its caller: rows (open time in ns, values) in order of arrival, and the error if any."""
 
     rows: list[tuple[int, Values]]
     error: str = ""
 
     @property
     def told(self) -> str:
-        """Return what the caller is told."""
+        """Return the outcome as the caller sees it."""
         return f"raises {self.error}" if self.error else "nothing"
 
 
 async def retrying_loop(client: Any, symbol: str, span: TimeRange, rows: Rows) -> None:
-    """Fetch page after page from the last candle on, until one is empty; ask again after an error of the network."""
+    """Fetch pages, each starting at the last candle, until one is empty; repeat a call after a network error."""
     import ccxt
 
     since_ms, end_ms = span.start_ns // _MS_NS, span.end_ns // _MS_NS
@@ -83,7 +83,7 @@ class Peers:
         client, rows, error = _client(self._address), Rows(), ""
         try:
             await way(client, self._symbol, self._span, rows)
-        except Exception as raised:  # whatever ccxt raises, its caller is told
+        except Exception as raised:  # each exception of ccxt reaches its caller
             error = type(raised).__name__
         finally:
             await client.close()
@@ -91,7 +91,7 @@ class Peers:
 
 
 def _client(address: str) -> Any:
-    """Return ccxt's client of Binance, whose calls go to the simulated exchange."""
+    """Return ccxt's client of Binance with the simulated exchange's address."""
     import ccxt.async_support as ccxt
 
     client = ccxt.binance({"options": {"fetchMarkets": {"types": ["spot"]}}})

@@ -125,7 +125,7 @@ def read_rows(options: SuiteOptions, request_id: str) -> list[tuple[int, Values]
 
 
 def show_hole(options: SuiteOptions, truth: dict[int, Values]) -> None:
-    """Show how the table knows that one of the market's minutes has no candle."""
+    """Show the proof that one of the market's minutes is empty."""
     minutes = range(SPAN.start_ns, SPAN.end_ns, 60 * SECOND_NS)
     hole = next((minute for minute in minutes if minute not in truth), None)
     if hole is None:

@@ -1,4 +1,4 @@
-"""The demonstration's suite: ``dexorder up`` on free ports, as a separate process."""
+"""The demonstration's suite: ``dexorder up`` on free ports in a separate process."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def free_base_port() -> int:
 
 
 def processes_marked(marker: str) -> list[int]:
-    """Return the processes whose environment has the marker; none on a system without /proc."""
+    """Return the processes with the marker in their environment; none on a system without /proc."""
     wanted = f"{MARKER}={marker}".encode()
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):

@@ -1,4 +1,4 @@
-"""What each caller has in the end, compared with the exchange's candles."""
+"""Results of the callers, compared with the exchange's candles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dexorder.errors import SuiteFailed
 
 @dataclass(frozen=True)
 class Column:
-    """One way to fetch the range: its name, what its caller is told, and the comparison."""
+    """One way to fetch the range: its name, its outcome as the caller sees it, and the comparison."""
 
     name: str
     told: str

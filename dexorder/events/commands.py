@@ -50,7 +50,7 @@ class CommandQueue:
     """Queue of commands. ``put`` and ``close`` are for any thread, the rest for the publisher's.
 
     Attributes:
-        wakeup: Socket for a poller, readable when commands wait; whoever takes them reads its bytes before.
+        wakeup: Socket for a poller, readable when commands wait. Read its bytes before taking the commands.
     """
 
     def __init__(self) -> None:

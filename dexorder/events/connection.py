@@ -59,7 +59,7 @@ class Connection:
         for option, value in (
             (zmq.IMMEDIATE, 1),  # no queue without a gateway, and XPUB learns when subscriptions end
             (zmq.SNDHWM, _SEND_LIMIT),
-            # only acks of our own events; a full pipe with heartbeats would abort the process: decision 0017
+            # only acks of our events; a full pipe with heartbeats would abort the process: decision 0017
             (zmq.RCVHWM, 0),
             (zmq.MAXMSGSIZE, self._settings.max_frame_bytes),
             (zmq.RECONNECT_IVL, 100),
@@ -73,7 +73,7 @@ class Connection:
             socket.setsockopt(option, value)
         if self._kind == zmq.XPUB:
             socket.setsockopt(zmq.XPUB_NODROP, 1)  # a full pipe gives EAGAIN instead of dropping the event
-            socket.setsockopt(zmq.LINGER, _LINGER_MS)  # the fast path has no second copy
+            socket.setsockopt(zmq.LINGER, _LINGER_MS)  # the fast path keeps no copy
         if self._settings.curve_key and self._settings.curve_server:
             curve_client(socket, self._settings.curve_key, self._settings.curve_server)
 
@@ -99,7 +99,7 @@ class Connection:
         return reconnected
 
     def receive(self) -> list[bytes] | None:
-        """Return the frames of the next message; None if none has arrived."""
+        """Return the frames of the next message; None if no message has arrived."""
         try:
             frames: list[bytes] = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -107,7 +107,7 @@ class Connection:
         return frames
 
     def send(self, frames: list[bytes]) -> bool:
-        """Send a message; return False if there is no room for it."""
+        """Send a message; return False if the queue is full."""
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:

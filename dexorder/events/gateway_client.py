@@ -178,7 +178,7 @@ async def follow(
 
 
 def _cursor_after(message: pb.WatchEventsResponse, cursor: pb.Cursor | None) -> pb.Cursor:
-    """Return the cursor after a message; an event of the fast path has no sequence and leaves the cursor as it is."""
+    """Return the cursor after a message; an event of the fast path lacks a sequence and leaves the cursor unchanged."""
     if message.HasField("opened"):
         return message.opened.cursor
     if message.HasField("reset"):

@@ -27,7 +27,7 @@ class RetransmitQueue:
     """Events without a final answer yet.
 
     Args:
-        base_ns: Interval between the first transmission and the second if there is no answer; doubled each time.
+        base_ns: Interval between the first transmission and the second without an answer; doubled each time.
         max_ns: Limit of that interval.
         query_ns: Interval between an answer QUEUED and the next transmission, which asks for the state.
         window: Limit of open events.

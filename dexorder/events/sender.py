@@ -28,7 +28,7 @@ _MAX_BATCH = 512
 
 
 class Link(Protocol):
-    """What the rules need of a `Connection`."""
+    """Methods of a `Connection` that the rules use."""
 
     connected: bool
     due_ns: int | None
@@ -37,20 +37,20 @@ class Link(Protocol):
         """Process changes of the connection; return whether it was established again."""
 
     def receive(self) -> list[bytes] | None:
-        """Return the frames of the next message; None if none has arrived."""
+        """Return the frames of the next message; None if no message has arrived."""
 
     def send(self, frames: list[bytes]) -> bool:
-        """Send a message; return False if there is no room for it."""
+        """Send a message; return False if the queue is full."""
 
 
 class Sender:
-    """State of a publisher, for one thread. All times are those of one monotonic clock.
+    """State of a publisher, for one thread. All times come from one monotonic clock.
 
     Args:
         jitter: Returns a factor about 1 for each interval between transmissions.
 
     Attributes:
-        is_blocked: The guaranteed link has no room; to be cleared when it has.
+        is_blocked: The guaranteed link is full; to be cleared when it has room again.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Sender:
         return topic(user_id) in self._subscribed
 
     def due_ns(self, now_ns: int) -> int | None:
-        """Return when the next iteration is due, even if nothing arrives; None for never."""
+        """Return when the next iteration is due even without input; None for never."""
         dues = [self._cleanup_ns, self._fast.due_ns, self._guaranteed.due_ns]
         if self._can_send():
             more = self._pending.next(now_ns=now_ns) is not None

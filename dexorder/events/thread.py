@@ -30,7 +30,7 @@ class SenderThread(threading.Thread):
     ) -> None:
         """Open the outbox and the sockets; see `Publisher`."""
         super().__init__(name="dexorder-publisher", daemon=True)
-        jitter = random.Random()  # noqa: S311 - no secret; its own, as the thread must not change an application's seed
+        jitter = random.Random()  # noqa: S311 - no secret; separate: the thread must not change an application's seed
         self.commands = CommandQueue()
         outcomes = OutcomeTracker(on_outcome, on_queued)
         with ExitStack() as closing:

@@ -25,7 +25,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def safe_name(text: str) -> str:
-    """Return a text as part of a file's name: what is no letter, digit, ``-`` or ``_`` becomes ``_``."""
+    """Return a text as part of a file's name: ``_`` replaces all characters but letters, digits, ``-`` and ``_``."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)
 
 

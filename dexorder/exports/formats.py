@@ -1,4 +1,4 @@
-"""The formats by their names, and what each of them takes."""
+"""The formats by their names, and the rows that each accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Format:
 
     Attributes:
         write: Writes the rows of a series below a folder; returns the file.
-        folder: What the folder is to the program, for help.
+        folder: Meaning of the folder to the program, for the help.
     """
 
     write: Callable[[Rows, Series, Path], Path]
@@ -35,7 +35,7 @@ FORMATS = {
 
 
 def export_format(name: str, series: Series) -> Format:
-    """Return a format; RequestRefused if there is none of this name, or it does not take such rows."""
+    """Return a format; RequestRefused if the name is unknown, or the format does not accept such rows."""
     if name not in FORMATS:
         raise RequestRefused(f"--to {name!r} is not one of {', '.join(FORMATS)}")
     found = FORMATS[name]

@@ -1,4 +1,4 @@
-"""The document of a receipt: rows by their hash, each hole with its proofs, and what is provisional. Pure."""
+"""The document of a receipt: rows by their hash, each hole with its proofs, and the provisional ranges. Pure."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _told(holes: Sequence[TimeRange], pages: Iterable[CoveragePage]) -> list[lis
 
 
 def _hole(span: TimeRange, told: Sequence[_Told]) -> Hole:
-    """Return a hole; the answers of several proofs count together, as the exchange was asked again later."""
+    """Return a hole. The answers of several proofs count together, because the exchange was queried again later."""
     proofs = [proof for _, proof in told if proof is not None]
     is_final = len(proofs) < len(told) or any(not each.is_provisional for each in proofs)
     if proofs and not is_final:

@@ -1,8 +1,8 @@
-"""Hash of the rows of a series, which depends on nothing but their values. Pure.
+"""Hash of the rows of a series, which depends only on their values. Pure.
 
-The rows of each day (UTC) are written as text and hashed with SHA-256; the hash of all is that of the list of days.
-docs/receipts.md has the recipe, and the same in DuckDB: what another program computes from the table must be equal, so
-files, their order, columns of bookkeeping and this library play no part in it.
+The rows of each day (UTC) are written as text and hashed with SHA-256; the hash of all rows is the hash of the list of
+days. docs/receipts.md has the recipe, and the same in DuckDB. Another program must compute the same hash from the
+table, so files, their order, bookkeeping columns and this library do not affect it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RowHash:
         return _hex("\n".join(f"{day} {found}" for day, found in self.days.items()))
 
     def differing_days(self, other: RowHash) -> list[str]:
-        """Return the days whose rows differ, ascending."""
+        """Return the days with different rows, ascending."""
         return sorted(day for day in {*self.days, *other.days} if self.days.get(day) != other.days.get(day))
 
 
@@ -104,7 +104,7 @@ def _hex(text: str) -> str:
 
 
 def _texts(column: Column, name: str) -> list[str]:
-    """Return the values as text: a double with 17 digits, which tells any two of them apart; nothing for a null."""
+    """Return the values as text: a double with 17 digits, which distinguish any two values; null becomes empty text."""
     if DataType.is_integer(column.type) and not column.null_count:
         return list(map(str, int64_values(column)))
     write: Callable[[Any], str] = "%.17g".__mod__ if DataType.is_floating(column.type) else str

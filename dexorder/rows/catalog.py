@@ -218,7 +218,7 @@ class CatalogSource:
         return StoredRows(table, series, found, len(opens), snapshot_id)
 
     def snapshot_id(self, series: Series, span: TimeRange) -> int | None:
-        """Return the current snapshot of the table of a series, whatever the range."""
+        """Return the current snapshot of the table of a series, independent of the range."""
         current = load_table(self.name, self.properties, table_of(series.dataset)).current_snapshot()
         return None if current is None else current.snapshot_id
 
@@ -234,7 +234,7 @@ class CatalogSource:
         return without_bookkeeping(Rows(in_order(found, series.dataset)))
 
     def udf_rows(self, name: str, span: TimeRange) -> Rows:
-        """Return the rows of a UDF whose time is in a range, by sequence, with a column for each tag and field."""
+        """Return the rows of a UDF in a range of time, by sequence, with a column for each tag and field."""
         declared = udf_table(name)
         table = load_table(self.name, self.properties, declared)
         with readable(declared):

@@ -56,7 +56,7 @@ class Column:
     @overload
     def __getitem__(self, key: slice) -> Self: ...
     def __getitem__(self, key: int | slice) -> Scalar | Self:
-        """Return a value, whose ``as_py()`` is a Python object, or the values of a slice."""
+        """Return a value, with ``as_py()`` for the Python object, or the values of a slice."""
         if not isinstance(key, slice):
             return self._values[key]
         start, stop, step = key.indices(len(self))

@@ -44,7 +44,7 @@ def _integers(column: ChunkedArray) -> Any:
 
 
 def _whole(column: ChunkedArray) -> Any:
-    return column.to_numpy() if len(column) else Array([], column.type).to_numpy()  # it may have no chunk
+    return column.to_numpy() if len(column) else Array([], column.type).to_numpy()  # it may be without chunks
 
 
 def series(column: Column) -> pandas.Series[Any]:

@@ -63,7 +63,7 @@ class Rows:
             if table.schema.names != schema.names or table.schema.types != schema.types:
                 raise ValueError(f"the parts have different columns: {schema} and {table.schema}")
         filled = (batch for table in tables for batch in table.to_batches() if batch.num_rows)
-        batches = [batch.with_schema(schema) for batch in filled]  # whose metadata may differ
+        batches = [batch.with_schema(schema) for batch in filled]  # their metadata may differ
         return cls(Table.from_batches(batches, schema=schema))
 
     @property

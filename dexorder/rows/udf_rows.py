@@ -1,4 +1,4 @@
-"""Rows of a UDF's table with a column of its own type for each tag and each field, instead of maps."""
+"""Rows of a UDF's table with a typed column for each tag and each field, instead of maps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _NAMED = 2
 
 @contextmanager
 def reported(name: str, jars: Sequence[LockedJar], folder: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Report every three seconds, from another thread, what has arrived of the jars in the resolver's folder."""
+    """Report every three seconds, from another thread, how much of the jars is in the resolver's folder."""
     if not jars:
         yield
         return
@@ -36,7 +36,7 @@ def reported(name: str, jars: Sequence[LockedJar], folder: Path, report: Callabl
 
 
 def arrived(jar: LockedJar, folder: Path) -> int:
-    """Return the number of bytes of a jar that are on disk, also in an unfinished file."""
+    """Return the number of bytes of a jar that are on disk, including unfinished files."""
     group, artifact, version = jar.coordinate.split(":")[:3]
     maven = folder.joinpath(*group.split("."), artifact, version)
     found = 0

@@ -41,7 +41,8 @@ def find_jars(tree: Path) -> dict[str, Path]:
 def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
     """Resolve with Ivy into ``scratch/tree``.
 
-    Its cache is also in ``scratch``, because a failed download in the user's Ivy cache would fail again. A second call
+    ``scratch`` contains its cache too, because a failed download in the user's Ivy cache would fail again. A second
+    call
     with the same ``scratch`` continues the first one. ResolveError if a jar could not be found or downloaded.
     """
     module = scratch / "ivy.xml"

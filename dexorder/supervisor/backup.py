@@ -84,11 +84,11 @@ def backup(directory: Path, archive: Path, on_file: OnFile = lambda *_: None) ->
 
 
 def restore(archive: Path, target: Path, agree: Agree = lambda _: True, on_file: OnFile = lambda *_: None) -> Contents:
-    """Restore a suite to its folder after every file of the archive was verified; nothing is written outside of it.
+    """Restore a suite to its folder after every file of the archive was verified. Writes only inside the folder.
 
     Args:
-        target: The folder, which the archive must have been made from, because Iceberg's metadata names it.
-        agree: Receives what is to be restored, and returns whether to do so.
+        target: The folder that the archive was made from: Iceberg's metadata names it.
+        agree: Receives a description of the backup, and returns whether to restore it.
 
     Raises:
         SuiteFailed: The archive is not a backup, is damaged or of another folder, the folder is not empty, or

@@ -63,7 +63,7 @@ async def kafka_problem(gateway: str, *, timeout_s: float = 2.0) -> str:
 
 
 async def version_of(address: str, *, timeout_s: float = 2.0) -> str | None:
-    """Return the version of the part with this health address; None if it does not say it, as one without gRPC."""
+    """Return the version of the part with this health address; None if it reports none, like a part without gRPC."""
     scheme, _, target = address.partition("://")
     if scheme != "grpc":
         return None

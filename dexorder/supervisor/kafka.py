@@ -148,7 +148,7 @@ def new_cluster_id() -> str:
 
 
 def hold_lock(root: Path) -> int:
-    """Lock the folder for this process, also after ``exec``; the end of the process releases the lock.
+    """Lock the folder for this process, and keep the lock after ``exec``; the end of the process releases it.
 
     Kafka takes its own lock too late: before that, a second broker on the folder opens the first one's metadata log for
     writing and damages it (observed with 3.9.1). Such a second broker starts when a suite's supervisor was killed.

@@ -39,7 +39,7 @@ _NOT_IN_A_FOLDER = frozenset("#?%")
 
 @contextmanager
 def suite_lock(directory: Path) -> Iterator[None]:
-    """Create the folder if needed and lock it for this process. A folder that nothing was written to is removed again.
+    """Create the folder if needed and lock it for this process. A folder that is still empty at the end is removed.
 
     Raises:
         SuiteFailed: Another process holds the lock, or Iceberg can't keep tables in a folder of this name.

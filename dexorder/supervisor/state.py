@@ -84,7 +84,7 @@ def unregister(relay_port: int, directory: Path) -> None:
 
 
 def registered(relay_port: int) -> Path | None:
-    """Return the folder of the suite whose relay uses this port, or None."""
+    """Return the folder of the suite with its relay on this port, or None."""
     try:
         return Path(json.loads(_entry(relay_port).read_text())["dir"])
     except (FileNotFoundError, ValueError, KeyError):
@@ -113,7 +113,7 @@ def find_directory(directory: Path | None, relay: str | None) -> Path | None:
 
 
 def running_suite(directory: Path) -> SuiteState | None:
-    """Return the state of the suite that runs in a folder; None without one, also if its state is unreadable."""
+    """Return the state of the suite that runs in a folder; None without one, or if its state is unreadable."""
     try:
         suite = read_state(directory)
     except (SuiteFailed, OSError):

@@ -59,7 +59,7 @@ class Agent:
                 if frames := self._out.take():
                     yield b"".join(frames)
             self._splitter.check()
-        except Exception as error:  # whatever the function raises is its error
+        except Exception as error:  # each exception of the function is its error
             self._fail(error)
         yield self._answers()
 
@@ -76,7 +76,7 @@ class Agent:
         return self._answers()
 
     def _take(self, bodies: Sequence[bytes], place: int) -> int:
-        """Take messages from a place on for a while; return the place of the next one."""
+        """Take messages from a place for a while; return the place of the next one."""
         if self._kind.wants is Edge.BATCH:
             return self._take_in_batches(bodies, place)
         takes_points, until = self._session.takes_points, time.monotonic() + _QUIET_SECONDS
@@ -230,7 +230,7 @@ class Agent:
 
 
 def _place(error: Exception) -> str:
-    """Print the traceback of an error of an author's code, and return its file and line; nothing for one of ours."""
+    """Print the traceback of an error of an author's code, and return its file and line; None for code of ours."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [each for each in frames if not each.filename.startswith(_OURS)]
     if not theirs or frames[-1].filename.startswith(_OURS):

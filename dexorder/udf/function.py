@@ -75,7 +75,7 @@ def option(kind: type[T], default: T = _REQUIRED, *, help: str = "") -> T:
     Args:
         kind: bool, int, float, str or Duration.
         default: Value if the option is not given; without a default it must be given.
-        help: What it means.
+        help: Its meaning.
     Raises:
         TypeError: The kind is another one.
     """
@@ -170,7 +170,7 @@ class Function(Generic[S]):
         return None
 
     def set_timer(self, time_ns: int | None) -> None:
-        """Set the timer of the group whose point or timer is at work, instead of the one before; None for none."""
+        """Set the timer of the group that is processed now, instead of the one before; None removes it."""
         if time_ns is None:
             self._timers.pop(self._group, None)
         else:
@@ -196,7 +196,7 @@ class Function(Generic[S]):
             return self._groups.setdefault(group, self.new_state())
 
     def reach(self, group: str, time_ns: int) -> Iterator[Output]:
-        """Yield what the timers of a group return, up to a time.
+        """Yield the outputs of the timers of a group, up to a time.
 
         Raises:
             ValueError: A timer sets one that is not later, and so would not end.
@@ -215,7 +215,7 @@ class Function(Generic[S]):
         return self.point(point, state)
 
     def reach_all(self, time_ns: int) -> Iterator[Output]:
-        """Yield what the timers of all groups return, up to a time."""
+        """Yield the outputs of the timers of all groups, up to a time."""
         for group in [*self._timers]:
             yield from self.reach(group, time_ns)
 

@@ -31,7 +31,7 @@ def check_outputs(name: str, outputs: Mapping[str, Any]) -> None:
 
 
 def check_fields(point: Point, outputs: Mapping[str, type]) -> None:
-    """Check the fields of a point that a function returns; one that it lacks has no value.
+    """Check the fields of a point that a function returns. A missing field stays without a value.
 
     A whole number in place of a float becomes one. Scalars of numpy and pandas have the type of their value.
 

@@ -1,4 +1,4 @@
-"""A function over rows in memory, for notebooks and tests: as the stream runs it, without a process."""
+"""A function over rows in memory, for notebooks and tests. It runs like on the stream, but without a process."""
 
 from __future__ import annotations
 

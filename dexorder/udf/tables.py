@@ -55,7 +55,7 @@ def read_rows(source: str, stdin: IO[str]) -> Iterator[list[dict[str, Any]]]:
             raise TableError(f"--input {source}: use .parquet, .csv, .jsonl, .ndjson, or - for JSON lines on stdin")
     except TableError:
         raise
-    except Exception as error:  # arro3 has no error class for a file that it can't read
+    except Exception as error:  # arro3 lacks an error class for unreadable files
         raise TableError(f"--input {source}: {error}") from None
 
 
@@ -74,10 +74,10 @@ class PointMaker:
     name: str = ""
 
     def point(self, row: Mapping[str, Any]) -> Point:
-        """Return a row as a point; a value that is null becomes no field.
+        """Return a row as a point; null values become no field.
 
         Raises:
-            TableError: The row has no time, or a value that no point can carry.
+            TableError: The row lacks a time, or has a value that a point cannot carry.
         """
         time = self.time or next((each for each in TIME_COLUMNS if each in row), "")
         if row.get(time) is None:
@@ -116,7 +116,7 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _arrived(source: IO[Any]) -> Iterator[list[bytes]]:
-    """Yield whole lines as they arrive: whoever writes one and waits gets it answered."""
+    """Yield whole lines as they arrive, so a writer that waits after each line gets its answer."""
     stream: Any = getattr(source, "buffer", source)
     rest = b""
     while data := stream.read1(_READ_BYTES):

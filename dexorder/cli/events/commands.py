@@ -194,7 +194,7 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
 
 
 def _wait_for_subscription(publisher: Publisher, event: given.UserEvent) -> None:
-    """Wait for the user's subscription, as a new publisher does not know of subscribers yet and assumes none."""
+    """Wait for the user's subscription: a new publisher does not know its subscribers yet and assumes none."""
     end_s = time.monotonic() + _SUBSCRIBER_WAIT_SECONDS
     if event.delivery.priority != given.CRITICAL:
         while not publisher.subscribed(event.user_id) and time.monotonic() < end_s:

@@ -48,7 +48,7 @@ def new_run(
 
     ``words`` are tickers, then periods; ``file`` has more tickers, one per line, and is stdin if it is ``-``. A range
     that reaches into the future ends at the last closed candle. A ticker with ``*`` stands for the active markets that
-    the exchange lists; RequestRefused if there is none.
+    the exchange lists; RequestRefused if it lists none.
     """
     tickers, periods = _tickers(words, file)
     if since is None:
@@ -82,7 +82,7 @@ def _is_period(word: str) -> bool:
 
 
 def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the tickers and the periods: the words from the first period on, the last one in any case."""
+    """Return the tickers and the periods: the words from the first period, or only the last word."""
     if not words or (file is None and len(words) < 2):
         raise ValueError("TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD")
     first = next((n for n, word in enumerate(words) if _is_period(word)), len(words) - 1)
@@ -136,7 +136,7 @@ def run(
         raise  # the reader of stdout has closed it
     except (DexorderError, OSError) as error:
         if isinstance(error, RelayUnreachable) and not (follower.is_accepted or is_resumed):
-            store.forget(new)  # there is nothing to resume
+            store.forget(new)  # no run to resume
         else:
             err.print(f"{follower.stop_message()}{resume}")
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
@@ -171,7 +171,7 @@ class OneFollower:
         self._err = output.stderr()
 
     async def follow(self) -> int:
-        """Return 0, or 1 for a request that did not end OK, whose record ``--json`` prints all the same."""
+        """Return 0, or 1 for a request that did not end OK. ``--json`` prints its record in both cases."""
         on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
         async with AsyncClient(self._run.relay, on_note=on_note) as client:
             return await self._follow(client, on_note)

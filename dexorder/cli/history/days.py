@@ -1,4 +1,4 @@
-"""``dexorder coverage --days``: the state of each day, as a table, as a calendar of characters and as a picture."""
+"""``dexorder coverage --days``: the state of each day in a table, a calendar of characters, or a picture."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dexorder_common.model.instrument import Series
 
 
 def check(to: str, out: Path | None, words: Sequence[str], *, resume: bool, others: Sequence[object]) -> None:
-    """Raise an error for what does not go with ``--to``, before anything is fetched."""
+    """Raise an error for options that contradict ``--to``, before any fetch."""
     if resume:
         raise typer.BadParameter("--to can't be combined with --resume: finish the run, then use `dexorder read --to`")
     for period in words[-1:]:

@@ -24,7 +24,7 @@ def funding(
     timeout: float | None,
     relay: str | None,
 ) -> None:
-    """Fetch what the table lacks, and print the rates or write them to a file."""
+    """Fetch the missing rates, and print all of them or write them to a file."""
     if since is None:
         raise RequestRefused("--since is required, for example --since 2024-01-01 or --since -30d")
     name = f"{ticker} {datasets.FUNDING.rows}"

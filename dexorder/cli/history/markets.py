@@ -18,7 +18,7 @@ _DATE = len("2024-01-31")
 
 
 def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
-    """Print the instruments whose ticker contains ``text`` in any case."""
+    """Print the instruments with ``text`` in their ticker, ignoring case."""
     with dexorder.Client(relay) as client:
         found = client.markets(venue)
     remember(venue, (each.ticker for each in found.markets))
@@ -47,7 +47,7 @@ def matching_tickers(tickers: Sequence[str], relay: str | None) -> tuple[str, ..
     """Return the tickers, each pattern replaced by the active markets of its exchange that it matches.
 
     Raises:
-        RequestRefused: A pattern matches none, or has no exchange after its last dot.
+        RequestRefused: A pattern matches no market, or lacks an exchange after its last dot.
         VenueUnknown: No ingestor has reported the exchange's markets.
     """
     found: list[str] = []

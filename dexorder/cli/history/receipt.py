@@ -67,7 +67,7 @@ def verify(file: File, as_json: Json = False, relay: Relay = None) -> None:
 
 @app.command("list", epilog=example("dexorder receipt list"))
 def list_receipts(as_json: Json = False, relay: Relay = None) -> None:
-    """List the receipts whose snapshots are kept."""
+    """List the receipts that keep their snapshots."""
     with dexorder.Client(relay) as client:
         found = client.receipts.list()
     if as_json:

@@ -48,12 +48,12 @@ class Run:
 
     @property
     def count(self) -> int:
-        """Number of requests: one for each ticker and period; those of a ticker follow each other."""
+        """Number of requests: one for each ticker and period. The requests of a ticker are adjacent."""
         return len(self.tickers) * len(self.periods)
 
     @property
     def unit(self) -> str:
-        """What the requests are called."""
+        """Names of the requests."""
         return "tickers" if len(self.periods) == 1 else "series"
 
     def series(self, index: int) -> tuple[str, int, TimeRange]:

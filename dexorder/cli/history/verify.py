@@ -92,7 +92,7 @@ def _show_progress(name: str, err: Console, *, quiet: bool) -> Iterator[Callable
 
 
 class _RequestLines:
-    """Progress of the requests that the verification waits for, as a few lines each."""
+    """Progress of the requests that the verification waits for: a few lines for each."""
 
     def __init__(self, err: Console) -> None:
         self._err = err

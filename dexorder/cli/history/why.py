@@ -76,7 +76,7 @@ def is_final(page: CoveragePage, span: TimeRange) -> bool:
 
 
 def page_text(page: CoveragePage, span: TimeRange) -> str:
-    """Return what one page says of a candle, as a sentence."""
+    """Return a sentence on a candle from one page."""
     absent = any(each.overlaps(span) for each in page.empty)
     retracted = any(each.overlaps(span) for each in page.retracted)
     said = "no candle" if absent else "a candle"

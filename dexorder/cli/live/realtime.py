@@ -95,7 +95,7 @@ def stop(
     subscription_ids: Annotated[list[str], typer.Argument(metavar="SUBSCRIPTION...", show_default=False)],
     relay: Relay = None,
 ) -> None:
-    """Stop subscriptions. What they have stored stays."""
+    """Stop subscriptions. Stored rows stay."""
     with dexorder.Client(relay) as client:
         for each in subscription_ids:
             client.realtime.stop(each)

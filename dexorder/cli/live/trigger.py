@@ -96,10 +96,10 @@ def register(
     as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
-    """Register many triggers, a thousand in a call. The same command again registers what is missing.
+    """Register many triggers, a thousand in a call. Repeating the command registers the missing ones.
 
     A line has trigger_id, sql and tickers, and may have parameters, callback_id, client_id, user_id, priority and
-    channels, as the arguments of `trigger add`. Lines that are refused are named, and stop no other one.
+    channels: the arguments of `trigger add`. Refused lines are named; all other lines are registered.
     """
     lines = sys.stdin.read() if str(file) == "-" else _text_of(file)
     triggers = [_read_line(number, line) for number, line in enumerate(lines.splitlines(), 1) if line.strip()]
@@ -166,7 +166,7 @@ def edit(
     reset: Annotated[bool, typer.Option("--reset", help="Begin without the state: any change is possible")] = False,
     relay: Relay = None,
 ) -> None:
-    """Change the text or parameters of a trigger, which keeps its state. What is not named stays."""
+    """Change the text or parameters of a trigger, which keeps its state. Omitted options keep their values."""
     sql = None if text is None else read_sql(text)
     with dexorder.Client(relay) as client:
         answer = client.triggers.edit(
@@ -192,7 +192,7 @@ def pause(
 def resume(
     trigger_ids: Annotated[list[str], typer.Argument(metavar="TRIGGER...", show_default=False)], relay: Relay = None
 ) -> None:
-    """Resume paused triggers. What came true during the pause does not fire."""
+    """Resume paused triggers. Conditions that came true during the pause do not fire."""
     with dexorder.Client(relay) as client:
         for each in trigger_ids:
             client.triggers.resume(each)

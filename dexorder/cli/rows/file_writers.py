@@ -98,7 +98,7 @@ class _JsonLines:
 
 
 class _Pulled:
-    """A format whose function in arro3 takes all batches from an iterator: it runs in a thread, a batch behind."""
+    """Format with a function in arro3 that takes all batches from an iterator. It runs in a thread, a batch behind."""
 
     def __init__(self, write_all: Callable[[RecordBatchReader, Any], None], stream: IO[bytes], schema: Schema) -> None:
         self._schema = schema
@@ -137,7 +137,7 @@ class _Pulled:
 
 
 class _Target(RawIOBase):
-    """Stream for arro3, whose process prints a panic of Rust where a stream raises: a failure is kept instead."""
+    """Stream for arro3. It keeps a failure, because arro3 prints a panic of Rust if a stream raises."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

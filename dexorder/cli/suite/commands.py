@@ -239,7 +239,7 @@ def backup(directory: Path | None, archive: Path) -> None:
 
 
 def restore(archive: Path, directory: Path | None, yes: bool) -> None:
-    """Show what an archive has, ask, and restore it to the folder that it was made from."""
+    """Show the contents of an archive, ask, and restore it to the folder that it was made from."""
     target = (directory or default_directory()).absolute()
 
     def agree(contents: archives.Contents) -> bool:

@@ -1,6 +1,6 @@
-"""``dexorder doctor --exchange``: which rules an exchange gets, what they prove, and both measured on a day.
+"""``dexorder doctor --exchange``: the rules of an exchange, their proofs, and a measurement on one day.
 
-The rules are those of its dialect. The measurement needs a running suite that serves the exchange: a day of minutes is
+The rules come from its dialect. The measurement needs a running suite that serves the exchange: a day of minutes is
 fetched as any history, its proofs are counted, and its values are compared with the exchange's coarser candles.
 """
 
@@ -35,7 +35,7 @@ _KINDS = {
 
 
 def findings(exchange: str, ticker: str | None, day: str | None, relay: str | None, now_ns: int) -> Iterator[Finding]:
-    """Yield the rules, then what was measured."""
+    """Yield the rules, then the measurement."""
     venue, dialect = _known(exchange)
     yield from rules(dialect)
     if venue is None:
@@ -57,7 +57,7 @@ def findings(exchange: str, ticker: str | None, day: str | None, relay: str | No
 
 
 def rules(dialect: Dialect) -> Iterator[Finding]:
-    """Yield what an exchange gets by what is known of it."""
+    """Yield the rules of an exchange, from the facts that its dialect states."""
     candles, trades = dialect.candles, dialect.trades
     if dialect.history == "trades" and trades.numbered:
         rule = "candles are built from trades, which are numbered: a minute is empty if no number is missing around it"

@@ -10,7 +10,7 @@ from dexorder.cli.terminal import output
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check: its name, whether it passed, what was found and, if it failed, what to do."""
+    """Result of a check: its name, whether it passed, the observation and, after a failure, the remedy."""
 
     name: str
     ok: bool

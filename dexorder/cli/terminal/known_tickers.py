@@ -1,7 +1,7 @@
 """Tickers for the completion of the shell: the lists of markets that commands have seen, one file an exchange.
 
 A key press can't wait for a relay, so completion reads what ``markets`` and ``history`` have stored in the user's
-cache. A file that can't be written or read only takes this comfort away. Imports nothing that takes time.
+cache. If a file can't be written or read, only this completion is lost. Imports only fast modules.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def complete_ticker(incomplete: str) -> list[str]:
 
 
 def complete_ticker_or_period(incomplete: str) -> list[str]:
-    """Return what may be the next word of ``history``: a ticker or a period."""
+    """Return the candidates for the next word of ``history``: tickers or periods."""
     from dexorder.cli.terminal.options import complete_period
 
     return complete_period(incomplete) + complete_ticker(incomplete)

@@ -74,7 +74,7 @@ def escaped(text: str) -> str:
 
 
 def print_failure(error: Exception | str) -> None:
-    """Print why the command failed, as one line on stderr."""
+    """Print why the command failed in one line on stderr."""
     stderr().print(f"dexorder: {error}")
 
 
@@ -91,7 +91,7 @@ def print_json_line(value: Any) -> None:
 
 
 def safe(cell: str | Text) -> Text:
-    """Return text of a cell, whose width Rich measures before the console escapes it."""
+    """Return text of a cell. Rich measures its width before the console escapes it."""
     return cell if isinstance(cell, Text) else Text(escaped(cell))
 
 

@@ -95,7 +95,7 @@ class ResultLines:
         self._done = 0
 
     def started(self, request: HistoryRequest) -> None:
-        """Show nothing of a new request."""
+        """Ignore a new request: its progress is not shown."""
 
     def follow(self) -> Callable[[HistoryRequest, Progress], None] | None:
         """Return None: progress of requests is not shown."""
@@ -175,7 +175,7 @@ class _Plain(TextColumn):
 
 
 def bars_on(console: Console) -> rich_progress.Progress:
-    """Return progress bars whose tasks have the fields ``unit`` and ``note``."""
+    """Return progress bars for tasks with the fields ``unit`` and ``note``."""
     return rich_progress.Progress(
         _Plain("{task.description}"),
         BarColumn(),

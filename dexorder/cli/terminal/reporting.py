@@ -63,10 +63,10 @@ _TYPES = {
 
 
 class WithoutPythonsTypes(TyperGroup):
-    """Group of commands whose help has no names of Python's types."""
+    """Group of commands. Their help shows words instead of Python's types."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, whose parameters describe themselves in words."""
+        """Return a command that describes the types of its parameters in words."""
         command = super().get_command(ctx, cmd_name)
         for each in getattr(command, "params", ()):
             each.display_type_rich = partial(_described, each)
@@ -81,7 +81,7 @@ def _described(parameter: Any, ctx: Any) -> str:
 
 
 class Reporting(WithoutPythonsTypes):
-    """Commands whose expected errors are reported. A closed pipe exits silently."""
+    """Commands that report expected errors. A closed pipe exits silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command, and see whether the command is to print JSON."""
@@ -142,9 +142,9 @@ def _reported(as_json: bool) -> Iterator[None]:
 
 
 def _refusal_of(error: Exception) -> str | None:
-    """Return why the command line was refused, as one sentence; None for other errors, and for help as an error.
+    """Return one sentence on why the command line was refused; None for other errors, and for help shown as an error.
 
-    Typer has its own copy of Click, whose classes are not public: they are told by their attributes.
+    Typer has its own copy of Click with private classes, so this function recognizes them by their attributes.
     """
     context = getattr(error, "ctx", None)
     if context is None or not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":

@@ -27,7 +27,7 @@ class Listings:
         self._symbols: dict[str, asyncio.Task[list[str] | None]] = {}
 
     async def refuse_unknown(self, ticker: str, period: str | int) -> None:
-        """Raise RequestRefused as the function of this name; nothing where no ingestor has reported the exchange."""
+        """Raise RequestRefused like the function of this name; return if no ingestor has reported the exchange."""
         symbol, _, venue = ticker.rpartition(".")
         if venue not in self._symbols:
             self._symbols[venue] = asyncio.create_task(self._fetch(venue))
@@ -39,7 +39,7 @@ class Listings:
         try:
             return await _symbols(self._client, venue)
         except (VenueUnknown, RequestRefused):
-            return None  # the relay itself says what is wrong with the exchange
+            return None  # the relay itself reports the error of the exchange
 
 
 async def refuse_unlisted(client: dexorder.AsyncClient, *tickers: str) -> None:
@@ -55,7 +55,7 @@ def refuse_misspelt(relay: str | None, *tickers: str) -> None:
 
     Raises:
         RequestRefused: The exchange does not list one of them.
-        VenueUnknown: No ingestor has reported the exchange's markets, so that nobody can tell.
+        VenueUnknown: No ingestor has reported the exchange's markets, so the market cannot be checked.
     """
 
     async def refuse() -> None:

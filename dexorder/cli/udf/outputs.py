@@ -37,7 +37,7 @@ class OutputTable:
         self._names: list[str] = []
 
     def add(self, outputs: Sequence[Point | Batch]) -> None:
-        """Take outputs; those of a batch have its name and its tags too."""
+        """Take outputs. The outputs of a batch carry its name and its tags too."""
         for point, name in flat(outputs):
             if len(self._rows) >= MOST_ROWS:
                 raise DexorderError(f"--out takes at most {MOST_ROWS:,} rows; use --json and redirect stdout")

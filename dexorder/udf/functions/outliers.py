@@ -12,7 +12,7 @@ from dexorder_udf.session import Edge
 
 
 class Outliers(Function[Window]):
-    """Points of a stream whose value is far from the ``size`` values before it in its group, with the z-score."""
+    """Points of a stream with a value far from the ``size`` values before it in its group, with the z-score."""
 
     field = option(str, "close", help="field to look at")
     size = option(int, 100, help="number of values before a point")
@@ -37,7 +37,7 @@ class Outliers(Function[Window]):
 
 
 class BatchOutliers(Function[None]):
-    """Points of a batch whose value is far from the batch's mean, with the z-score; a batch for each batch."""
+    """Points of a batch with a value far from the batch's mean, with the z-score; one output batch for each batch."""
 
     wants = Edge.BATCH
     provides = Edge.BATCH
