@@ -81,7 +81,7 @@ class Driver:
             session.stop()
 
     def drive(self, session: SparkSession) -> None:
-        """Run the queries in a session whose tables exist; the last part of ``run``, separate for tests."""
+        """Run the queries in a session after the tables were created; the last part of ``run``, separate for tests."""
         log.info("starting the queries; the first batch loads Spark's classes")
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
         self._maintenance.attach(session)

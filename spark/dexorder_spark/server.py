@@ -101,7 +101,7 @@ def main() -> None:
 
 
 async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_settings: MaintenanceSettings) -> None:
-    """Serve until SIGTERM, or until the driver fails, whose error is raised."""
+    """Serve until SIGTERM, or until the driver fails; then raise its error."""
     registry = CollectorRegistry()
     locks = WriterLocks()
     metrics = MaintenanceMetrics(registry)

@@ -68,7 +68,7 @@ class QueryRules:
         source: Address with the topic, as ``SourceClient`` takes it.
         max_records: Largest number of records in a batch.
         pace: When a batch starts.
-        always_runs: A query runs also while no records come.
+        always_runs: A query runs even without new records.
     """
 
     source: str
@@ -200,7 +200,7 @@ class TableDriver:
         self._is_idle = False
 
     def drive(self, session: SparkSession, reporter: BatchReporter) -> None:
-        """Keep the query running in a session whose tables exist; QueryFailed after too many failures in a row."""
+        """Keep the query running after the tables were created; QueryFailed after too many failures in a row."""
         pipeline = Pipeline(self._table, self._catalog, self._rules.source, reporter, fault=self._fault)
         session.dataSource.register(page_source(self._table, self._catalog, self._rules.pace))
         try:

@@ -28,7 +28,7 @@ _LOCK_SECONDS = 10.0
 
 def end_with_parent(stop: threading.Event) -> None:
     """Stop when the parent closes the pipe, or dies, which closes it too. A batch that is cut off is repeated."""
-    while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
+    while os.read(0, 1):  # not sys.stdin: a thread must not hold its lock when the interpreter ends
         pass
     stop.set()
     time.sleep(_LOCK_SECONDS / 2)

@@ -1,7 +1,7 @@
-"""Where a trigger starts in a topic: at the records of its registration's time, whenever its process gets there.
+"""Where a trigger starts in a topic: at the records of its registration's time, even if its process reads them later.
 
 A record says when it was settled, by the clock of its producer. Reading starts some seconds earlier, so that the engine
-has the rows between those of the tables and the registration; the engine keeps them silent.
+has the rows between the tables' rows and the registration. The engine does not fire for them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def start_of(
 ) -> dict[int, int]:
     """Return where reading continues: behind the last batch, or at the start of another log.
 
-    A topic that was not read before starts at the time of the first new registration; at its end if there is none.
+    A topic that was not read before starts at the time of the first new registration, or without one at its end.
 
     Args:
         registered_ns: Times of the registrations that read the topic.
@@ -80,7 +80,7 @@ def _stamp(result: Result) -> int:
 
 
 def chunks(parts: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """Yield ranges in parts whose records fit into memory."""
+    """Yield ranges in parts that fit into memory."""
     for each in parts:
         for start in range(each.start, each.end, _CHUNK):
             yield replace(each, start=start, end=min(start + _CHUNK, each.end))

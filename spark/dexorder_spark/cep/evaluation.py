@@ -163,7 +163,7 @@ class Evaluation:
         return found
 
     def _outputs(self, number: int, outcomes: Sequence[Outcome]) -> list[Output]:
-        """Return the outputs of an input. A trigger with an event that nobody would take is suspended in its place."""
+        """Return the outputs of an input. A trigger with an event that would be refused is suspended instead."""
         found, suspended = list[Output](), set[int]()
         for outcome in outcomes:
             registration = outcome.registration_number
@@ -178,7 +178,7 @@ class Evaluation:
                     Suspension(outcome.trigger_id, registration, outcome.ticker, outcome.time_ns, problem)
                 )
             is_end = not isinstance(outcome, Firing) or registration in suspended
-            event = message.SerializeToString(deterministic=True)  # whichever process writes it
+            event = message.SerializeToString(deterministic=True)  # independent of the process that writes it
             found.append(Output(number, registration, is_end, event))
         return found
 
@@ -189,7 +189,7 @@ class Evaluation:
 
 @lru_cache(maxsize=256)
 def _compiled(sql: str, parameters: tuple[tuple[str, str], ...]) -> CompiledTrigger:
-    """Compile a text once, though several parts need it: everybody's rows wait meanwhile."""
+    """Compile a text once for the several parts that need it: the rows of all triggers wait for a compilation."""
     return compile_trigger(sql, dict(parameters))
 
 
@@ -213,7 +213,7 @@ def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str
 
 
 def watcher(each: Register) -> Watcher:
-    """Return the series that a registration watches: nothing if its text is refused."""
+    """Return the series that a registration watches; empty if its text is refused."""
     try:
         compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:
@@ -235,7 +235,7 @@ def changed(known: Watcher, each: Pause | Resume | SkipPauses) -> Watcher:
 
 
 def edited(known: Watcher, each: Edit) -> Watcher:
-    """Return what a trigger watches after an edit: the same series, as it keeps its state."""
+    """Return the series that a trigger watches after an edit: the same ones, because it keeps its state."""
     try:
         compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:

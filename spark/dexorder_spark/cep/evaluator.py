@@ -106,7 +106,7 @@ class Evaluator:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is registered."""
+        """True without registrations."""
         return not self._watchers
 
     @property
@@ -185,7 +185,7 @@ class Evaluator:
                 self._take(Suspend(registration, reason, now_ns))
 
     def advance(self, now_ns: int) -> None:
-        """End the triggers whose time is over."""
+        """End the triggers that have expired."""
         if any(each.expires_ns is not None and each.expires_ns <= now_ns for each in self._watchers.values()):
             self._take(Expire(now_ns))
 

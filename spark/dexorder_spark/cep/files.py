@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """Folder of one process. What was not synced may be lost, or be there in part, after a crash."""
+    """Folder of one process. After a crash, data that was not synced may be lost or incomplete."""
 
     def names(self) -> list[str]:
         """Return the names of the files, sorted."""

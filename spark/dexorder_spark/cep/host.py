@@ -1,7 +1,7 @@
-"""Start of the triggers' process beside the driver: while triggers are registered, it runs; without any, nothing does.
+"""Start of the triggers' process beside the driver: it runs only while triggers are registered.
 
-It is its own process, so that no trigger takes memory, processor time or the interpreter's lock from the tables'
-queries, and whatever happens in it stops none of them. It holds the other end of a pipe, and ends with the driver.
+It is its own process, so that triggers take no memory, processor time or interpreter lock from the tables' queries, and
+a failure in it does not stop them. It holds the other end of a pipe, and ends with the driver.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TriggerHost:
         on_running: Callable[[bool], None] = lambda running: None,
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep the relay's address, and what is called when the process starts, ends and fails."""
+        """Keep the relay's address, and the callbacks for the start, end and failure of the process."""
         self._relay = relay
         self._stop = stop
         self._command = command

@@ -33,7 +33,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A trigger has another text or other parameters from here on, and keeps its state."""
+    """From this input, a trigger has another text or other parameters. It keeps its state."""
 
     registration: int
     revision: int
@@ -76,7 +76,7 @@ class SkipPauses:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """A trigger is suspended, as it would miss rows."""
+    """A trigger is suspended, because it would miss rows."""
 
     registration: int
     reason: str
@@ -88,9 +88,9 @@ class Feed:
     """Rows of a series; period 0 stands for trades.
 
     Attributes:
-        since_ns: Time from which on they are all there are; None for rows that are only for the engine's memory.
-        settled_ns: Time before which the series has no more rows; None likewise.
-        stamp_ns: Time at which they were settled; None likewise.
+        since_ns: Start of the time for which these are all rows; None for rows that are only for the engine's memory.
+        settled_ns: Time before which no more rows of the series come; None as for ``since_ns``.
+        stamp_ns: Time at which they were settled; None as for ``since_ns``.
     """
 
     ticker: str

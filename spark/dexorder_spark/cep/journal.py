@@ -1,7 +1,7 @@
-"""Journal of the triggers: snapshots of the engine, and behind each a log of the batches after it.
+"""Journal of the triggers: snapshots of the engine, each followed by a log of the batches after it.
 
-A batch is one record of the log: what was read and changed (the engine's inputs), the places in the topics, and the
-events. It is synced before anything of the batch leaves the process. After a crash the newest whole snapshot is loaded,
+A batch is one record of the log: the engine's inputs (rows and changes), the places in the topics, and the events. It
+is synced before anything of the batch leaves the process. After a crash the newest whole snapshot is loaded,
 the batches after it are evaluated again, and the events of the last one are published again, with the same ids. A batch
 without a whole record has published nothing.
 
@@ -122,9 +122,9 @@ class Journal:
             files.remove(unfinished)
 
     def read(self) -> tuple[Snapshot, list[JournalBatch]] | None:
-        """Return the newest whole snapshot and the batches after it; None if there is none.
+        """Return the newest whole snapshot and the batches after it; None without a snapshot.
 
-        Batches are added behind the last one that was read.
+        New batches are appended to the last one that was read.
         """
         for name in reversed(self._named(_SNAPSHOT)):
             try:

@@ -33,13 +33,13 @@ def rows_of(record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int
         return None
     try:
         decoded = record.table.decode(record.headers, record.payload)
-    except Exception as error:  # whatever a record's bytes cause
+    except Exception as error:  # each exception that a record's bytes cause
         raise InvalidRequest(f"a record of {record.series} can't be read: {error}") from error
     return as_rows(decoded, ROW_COLUMNS[record.series.dataset])
 
 
 def without_repeated(rows: Sequence[Row], recent: dict[str, int]) -> list[Row]:
-    """Return trades that did not come before, and keep in ``recent`` the ids of those that may come again."""
+    """Return the new trades, and keep in ``recent`` the ids of trades that may come again."""
     kept = []
     for row in rows:
         if row[1] not in recent:

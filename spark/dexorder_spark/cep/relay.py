@@ -1,4 +1,4 @@
-"""The relay, as the triggers' process needs it. Blocking; every call is repeated until the relay answers."""
+"""Calls of the relay that the triggers' process makes. They block, and are repeated until the relay answers."""
 
 from __future__ import annotations
 

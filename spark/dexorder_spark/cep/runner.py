@@ -6,8 +6,8 @@
 4. Report its events to the relay until it answers.
 
 A crash before 3 repeats the batch, which has published nothing. A crash after 3 publishes its events again; the relay
-knows them by their ids. Between batches, when nothing is to do, the state is written as a whole from time to time, so
-that few batches have to be evaluated again after a crash.
+knows them by their ids. In idle times between batches the whole state is written now and then, so that few batches must
+be evaluated again after a crash.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ RecentRows = Callable[[Series], Sequence[Row]]
 
 
 class Source(Protocol):
-    """What the micro-batches need of `SourceClient`."""
+    """Methods of `SourceClient` that the micro-batches use."""
 
     def state(self) -> SourceState:
         """Return the start and the end of each partition; Unavailable if the source does not answer."""
@@ -78,7 +78,7 @@ def start_thread(work: Callable[[], None]) -> None:
 
 
 class Runner:
-    """Runs micro-batches until ``stop`` is set, or nothing was registered for a minute."""
+    """Runs micro-batches until ``stop`` is set, or for a minute without registrations."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Runner:
             if self._is_report_due():
                 self._report(())
             if moved:
-                evaluator.positions = dict(positions)  # on disk with the next batch: nothing before it counts
+                evaluator.positions = dict(positions)  # on disk with the next batch: earlier entries do not count
             return False
         batch = evaluator.finish(positions)
         self._pass(Moment.EVALUATED)
@@ -211,7 +211,7 @@ class Runner:
         return applied
 
     def _with_rows(self, changes: RegistrationChanges) -> RegistrationChanges:
-        """Return changes with recent rows of each series that nobody watches now; `take` could not know of all.
+        """Return changes with recent rows of each series that is not watched now; `take` could not know of all.
 
         A series is not watched any more when its last trigger was deleted or has ended.
         """
@@ -268,9 +268,10 @@ class Runner:
         self._reported_s = self._seconds()
 
     def _read(self) -> tuple[dict[str, TopicPosition], list[Record]]:
-        """Return the places after the next records, and those records that are of watched series.
+        """Return the places after the next records, and the records of watched series.
 
-        A topic that becomes watched is read from the registration on: what was settled before does not fire.
+        A topic that becomes watched is read from the time of the registration: rows that were settled earlier
+        do not fire.
         """
         positions, records = {}, []
         evaluator, now_ns = self._evaluator, self._clock.wall_ns()
@@ -314,7 +315,7 @@ class Runner:
 
 
 def address_of(source: str, topic: str) -> str:
-    """Return the source's address of a topic; the candles' is that of plain reads, as for the tables."""
+    """Return the source's address of a topic. Candles come from the address of plain reads, as for the tables."""
     return source if topic == CANDLES.topic else f"{source}#{topic}"
 
 

@@ -1,8 +1,8 @@
 """The engine in several processes, each with the tickers of a hash, in step: all of them evaluate one batch.
 
 Every row has one ticker, so one process evaluates it, with the same state as a single engine has. The outputs are
-merged in the order of the inputs, so a batch has the same events whatever the number of processes. The journal is that
-of the parent, which can therefore start again with another number.
+merged in the order of the inputs, so the events of a batch do not depend on the number of processes. The parent keeps
+the journal, so it can start again with another number.
 """
 
 from __future__ import annotations

@@ -64,10 +64,10 @@ def merge_small_files(
 
     Args:
         max_bytes: Largest size of the files that become one.
-        alone: Held during the commit, so that no other writer of this process is faster.
+        alone: Held during the commit to keep out other writers of this process.
 
     Raises:
-        CommitLost: Another process was faster; nothing has changed.
+        CommitLost: Another process was faster; the table is unchanged.
     """
     table = declared.load(catalog)
     chosen = _choose(table, max_bytes) if table is not None else []
@@ -113,7 +113,7 @@ def _write(table: Table, declared: IcebergTable, tasks: Sequence[FileScanTask], 
 
 
 def _commit(table: Table, merges: Sequence[_Merge]) -> int:
-    """Commit the merges whose files the table still has as they were read; remove the files of the others."""
+    """Commit the merges of files that are unchanged in the table; remove the files of the other merges."""
     intact = {task.file.file_path for task in table.scan().plan_files() if not task.delete_files}
     valid = [merge for merge in merges if intact.issuperset(file.file_path for file in merge.removed)]
     added = [file for merge in valid for file in merge.added]

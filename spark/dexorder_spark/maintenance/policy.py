@@ -48,7 +48,7 @@ class TableState:
 
     Attributes:
         snapshots: Oldest first.
-        needed_ns: Time of the oldest snapshot with something that no later one has; None if there is none.
+        needed_ns: Time of the oldest snapshot with an entry that no later one has; None without such a snapshot.
         named: By snapshot, the time of the last notification that named it; None if the relay did not answer.
     """
 

@@ -42,7 +42,7 @@ class StepResult:
 
     Attributes:
         changed: Files or snapshots that it replaced; 0 means that a repetition would find none either.
-        rewritten: Data files whose rows are in other files now.
+        rewritten: Data files with rows that are in other files now.
         removed: Files removed from the storage.
     """
 
@@ -188,7 +188,7 @@ def set_tags(table: Table, until_ns: Mapping[int, int], removed: Iterable[int]) 
                 "ref-name": f"{TAG_PREFIX}{snapshot_id}",
                 "type": SnapshotRefType.TAG,
                 "snapshot-id": snapshot_id,
-                "max-ref-age-ms": max(1, end_ns // _MS_NS - made_ms[snapshot_id]),  # Iceberg counts from its commit on
+                "max-ref-age-ms": max(1, end_ns // _MS_NS - made_ms[snapshot_id]),  # Iceberg counts from its commit
             }
         )
         for snapshot_id, end_ns in until_ns.items()

@@ -1,8 +1,8 @@
 """Maintenance of the Iceberg tables by their only writer, between its batches (rules: `policy`).
 
 Each step holds its table's writer lock (`runtime.locks`), so none commits to it concurrently with a batch,
-and a batch waits for one step at most. Inspection and the removal of unreferenced files commit nothing and need no
-lock.
+and a batch waits for one step at most. Inspection and the removal of unreferenced files do not commit and do not need
+the lock.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class MaintenanceRunner:
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
         self._inspected: dict[str, tuple[int | None, int]] = {}
-        self._unmerged: dict[str, int | None] = {}  # snapshots in which nothing was to be merged
+        self._unmerged: dict[str, int | None] = {}  # snapshots without anything to merge
         self._orphans_from_ns = self._clock.monotonic_ns() + _INSPECT_EVERY_NS
         self._requested = threading.Lock()
         self._running = threading.Lock()
@@ -140,7 +140,7 @@ class MaintenanceRunner:
             self.merge()
 
     def merge(self) -> None:
-        """Merge the smallest files of the tables other than the candles', whose bursts end. A failure is logged."""
+        """Merge the smallest files of all tables but the candles' (bursts of candles end). A failure is logged."""
         for table in (each for each in TABLES if each is not OHLC):
             try:
                 self._merge_files_of(table)

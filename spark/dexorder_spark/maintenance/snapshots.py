@@ -1,8 +1,8 @@
-"""Rules of a table's snapshots: which have a tag, and which expire. Pure.
+"""Rules of a table's snapshots: which ones have a tag, and which ones expire. Pure.
 
 Notifications name the snapshot at which the relay has counted rows; a tag keeps it readable for some days. The others
-are kept for an hour after they were replaced, as somebody may be reading them. Above a number of them, those expire
-sooner whose files are all in the next snapshot as well, so that every file stays for the hour.
+are kept for an hour after they were replaced, because a reader may still use them. If there are too many, a snapshot
+expires sooner if all its files are in the next snapshot as well, so that every file stays for the hour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SnapshotState:
     """A snapshot.
 
     Attributes:
-        is_append: It only added files to those of the snapshot before it.
+        is_append: It only added files to the snapshot before it.
         is_pinned: It is current, or has a tag or branch of somebody else.
         tagged_until_ns: Time at which its tag ends; 0 without one.
     """

@@ -75,7 +75,7 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch whose files are written and whose refused records are known."""
+    """A batch with its files written and its refused records known."""
 
     session: SparkSession
     decoded: Decoded
@@ -122,7 +122,7 @@ class Pipeline:
         return self._place.position
 
     def resume(self, log_state: SourceState) -> dict[int, int]:
-        """Return the offsets at which a query starts: the table's; the group's where the table has none.
+        """Return the offsets at which a query starts: the table's, or the group's if the table has not stored one.
 
         If the table has read another log, which was deleted since, the log is read from its start.
         """
@@ -138,17 +138,17 @@ class Pipeline:
         return place.position
 
     def process(self, frame: DataFrame) -> BatchResult:
-        """Run the steps on one batch, as the two methods below do; safe to repeat."""
+        """Run the steps of the two methods below on one batch; safe to repeat."""
         return self.commit(self.decode(frame))
 
     def decode(self, frame: DataFrame) -> DecodedBatch:
-        """Write the files of a batch: of ``RAW``, or of ``page_source``, whose tasks decode."""
+        """Write the files of a batch: of ``RAW``, or of ``page_source`` with decoding tasks."""
         started = time.perf_counter()
         session, now_ns = frame.sparkSession, self._clock.wall_ns()
         epochs = self._leader_epochs() if "kind" in frame.columns else {}
         staged = frame if "kind" in frame.columns else self._stage(frame, Rules(now_ns))
         decoded = Decoded(self._table, staged.collect())
-        if refused := self._refusals(decoded, now_ns):  # its rows are in files with those of others
+        if refused := self._refusals(decoded, now_ns):  # its rows share files with rows of other pages
             self.discard(decoded)
             raw = read_ranges(session, self._source, decoded.ranges()) if "kind" in frame.columns else frame
             decoded = Decoded(self._table, self._stage(raw, Rules(now_ns, refused)).collect())
@@ -163,7 +163,7 @@ class Pipeline:
     def _stage(self, raw: DataFrame, rules: Rules) -> DataFrame:
         layout = FileLayout.of(self._table, self._catalog.load_table(self._table.name))
         stage = Stage(layout, LetterLayout.of(self._source, self._catalog), rules)
-        # Each task writes a file per partition, so there are no more tasks than run in parallel.
+        # Each task writes a file per partition, so the number of tasks is limited to the ones that run in parallel.
         tasks = raw.sparkSession.sparkContext.defaultParallelism
         return raw.coalesce(tasks).mapInArrow(stage.run, DECODED_DDL)
 
@@ -297,7 +297,7 @@ def isolate(
         skip: Receives the record's range, and the error.
 
     Raises:
-        Unavailable: A part that is needed cannot be reached, whichever record was processed.
+        Unavailable: A required part cannot be reached, independent of the record.
     """
     try:
         attempt(ranges)

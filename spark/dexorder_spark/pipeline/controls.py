@@ -77,7 +77,7 @@ def well_formed(table: PageTable, headers: PageHeaders, refusal: RecordRefusal |
     """Return the headers of a record, not fetched in the future.
 
     Raises:
-        InvalidRequest: They cannot be those of a record of the table, or of one that the relay must be told of.
+        InvalidRequest: They cannot belong to a record of the table, or to a record that must be reported to the relay.
     """
     if headers.fetched_ns > rules.now_ns:
         headers = replace(headers, fetched_ns=rules.now_ns)

@@ -1,7 +1,7 @@
 """Decoding of raw records into rows of a table and control rows. Runs in Spark's workers.
 
-A malformed record never stops the others: every value of a control row is checked before it is put there, and whatever
-else a record causes refuses that record. A page is either good as a whole or refused as a whole, with the reason.
+A malformed record never stops the others: every value of a control row is checked before it is put there, and any other
+exception refuses the record that caused it. A page is either good as a whole or refused as a whole, with the reason.
 
 Kinds of decoded rows:
 

@@ -53,7 +53,7 @@ class IcebergBatch:
     async def commit(
         self, look: Look[Table], after: CommitState, *, always: bool
     ) -> tuple[upsert.Path, int | None, int | None]:
-        """Commit the batch; return how, the new snapshot, and the one that is current if there is no new one."""
+        """Commit the batch; return the path, the new snapshot, and without a new one the current snapshot."""
         target = look.table
         if self.fault:
             self.fault.commit_begins(target.location())

@@ -1,7 +1,7 @@
 """Data source of a table's pages: records of a source.v1 server, decoded and written to files where they are read.
 
-Its rows are those of ``files.Stage``: control rows, and the files that the workers wrote. A record is then never sent
-from Python to Java and back. In all else it is ``udsource``.
+It yields the rows of ``files.Stage``: control rows, and the files that the workers wrote. A record is then never sent
+from Python to Java and back. Otherwise it works like ``udsource``.
 
 Two of the processes that Spark starts for a query only pass the reader on. So the modules of table and catalog, which
 take a CPU second and 110 MiB, are imported where they are used.
@@ -81,7 +81,7 @@ class Spacing:
         self._due_s = 0.0
 
     def next(self, look: Callable[[], dict[str, Any]], peek: Callable[[], Offsets], *, now_s: float) -> dict[str, Any]:
-        """Return the end of the next batch, which ``look`` finds, or again that of the last one, which has ended.
+        """Return the end of the next batch from ``look``, or again the end of the last batch, which has ended.
 
         Args:
             peek: Returns the end of the log.
@@ -99,7 +99,7 @@ class Spacing:
         return end
 
     def _note_end(self, now_s: float) -> None:
-        """Let the next batch follow sooner, as the one before was quick."""
+        """Let the next batch follow sooner after a quick one."""
         begun_s, soonest_s, self._begun_s = self._begun_s, self._pace.soonest_seconds, None
         if begun_s is not None and soonest_s is not None:
             self._due_s = min(self._due_s, begun_s + max(soonest_s, _IDLE_FACTOR * (now_s - begun_s)))

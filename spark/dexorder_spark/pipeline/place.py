@@ -1,7 +1,7 @@
-"""Place of a query in its source, and the commits that move it: look, find what is new, claim it, commit or look again.
+"""Place of a query in its source, and the commits that move it: look, claim the new pages, commit or look again.
 
 The table is behind three calls, so that the order of these steps can be run against a model of it in virtual time. The
-calls are coroutines; those of the product never wait (`finished`).
+calls are coroutines; in the product they never wait (`finished`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BatchTable(Protocol[L, R_co]):
         """Return the table as it is now."""
 
     async def claim(self, look: Look[L], pages: Sequence[PageResult]) -> str:
-        """Keep the claims of pages and return where; empty if there are none."""
+        """Keep the claims of pages and return where; empty without claims."""
 
     async def commit(self, look: Look[L], after: CommitState, *, always: bool) -> R_co:
         """Commit the rows of the batch that are new, with a state; CommitLost if the table is no longer as in the look.
@@ -60,7 +60,7 @@ class SourcePlace:
 
     Attributes:
         topic_id: Id of the topic that is read.
-        begun_anew: Partitions whose log has started again, until a commit says so.
+        begun_anew: Partitions with a log that has started again, until a commit records it.
         position: Next offset of each partition; the records before it are committed and reported.
     """
 
@@ -81,7 +81,7 @@ class SourcePlace:
         """Commit rows, offsets and claims together, and look again as often as another writer is faster.
 
         Args:
-            good: The pages of the batch whose rows count.
+            good: The pages of the batch that count.
             ends: Next offset to read of each partition of the batch.
         """
         claimed: list[PageResult] = []
@@ -107,7 +107,7 @@ class SourcePlace:
                 log.info("another writer was faster; looking again", source=self.source, error=str(error))
 
     def committed(self, ends: Offsets) -> None:
-        """Note that a snapshot says what has started again."""
+        """Note that a snapshot records the logs that have started again."""
         self.begun_anew -= ends.keys()
 
     def reported(self, ends: Offsets) -> None:

@@ -51,9 +51,9 @@ class RowChange:
 
 
 def difference(table: PageTable, staged: pa.Table, found: Sequence[FoundFile]) -> RowChange:
-    """Compare a batch's rows, given by their version columns, with those of the table.
+    """Compare a batch's rows, given by their version columns, with the table's rows.
 
-    A row of the batch is new if the table has no row with its key, or one of a smaller version.
+    A row of the batch is new if its key is not in the table, or is there with a smaller version.
     """
     positions = latest(table, staged)
     rows = staged.take(positions).append_column("position", pa.array(positions))
@@ -90,8 +90,8 @@ def is_newer(both: pa.Table, version: tuple[str, ...]) -> Any:
 def find(table: PageTable, target: Table, ranges: Sequence[ScanRange]) -> list[FoundFile] | None:
     """Return the files with rows in the ranges; None if that takes reading more than ``MAX_READ_BYTES``.
 
-    Files whose bounds exclude every range, of which there is at least one, are not opened. The bounds of a file that
-    several dispatches share include keys that the file does not have.
+    Files with bounds outside every range are not opened (there is at least one range). The bounds of a file that several
+    dispatches share include keys that the file does not have.
     """
     wanted = row_filter(table, ranges)
     tasks = list(_MANIFESTS.plan(table, target, ranges, wanted))

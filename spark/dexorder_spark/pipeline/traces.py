@@ -1,7 +1,7 @@
-"""Spans of a batch of the pipeline, one in the trace of each request whose records are in it.
+"""Spans of a batch of the pipeline, one in the trace of each request with records in it.
 
 A batch has records of many requests. Each of their traces gets the batch's times, and the records and rows that belong
-to the request. Workers that read and decode have no spans: those of the driver have the time that they take.
+to the request. Workers that read and decode record no spans: the driver's spans include their time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Most batches contain only new rows, so the driver first reads the table in the b
     some rows, in files of moderate size      the new rows, and those files without the rows that are replaced
     more than the driver should read          a MERGE by Spark
 
-Each commit requires that the table is still as it was looked at, and each way is idempotent, because a row with the
+Each commit requires that the table has not changed since it was read, and each way is idempotent, because a row with
+the
 same or a larger version is left unchanged.
 """
 
@@ -100,7 +101,7 @@ def write(
     *,
     always: bool,
 ) -> tuple[Path, int | None]:
-    """Commit a batch's rows and its state together; return how, and the id of the new snapshot if there is one.
+    """Commit a batch's rows and its state together; return the path, and the id of the new snapshot if there is one.
 
     Args:
         target: The table, just loaded: a commit succeeds only if it is still like that.
@@ -110,7 +111,7 @@ def write(
         always: Commit the state even if no row is new.
 
     Raises:
-        CommitLost: Another writer was faster. Nothing has changed, and the files are still there.
+        CommitLost: Another writer was faster. The table is unchanged, and the files are still there.
     """
     layout = FileLayout.of(table, target)
     ranges = scan_ranges(pages)

@@ -29,7 +29,7 @@ class RecordRefusal:
     """Reason why a well-formed record does not count.
 
     Attributes:
-        is_issued: Whether the relay knows the dispatch, so that it is told.
+        is_issued: Whether the relay knows the dispatch, so that the refusal is reported to it.
     """
 
     reason: str

@@ -1,6 +1,6 @@
 """Records that could not be used, in files that the workers write; a replay does not duplicate them.
 
-Their payloads pass neither through Java nor through the driver, whose memory a batch of large ones would exceed.
+Their payloads pass neither through Java nor through the driver: a batch of large ones would exceed its memory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Deliberate crashes at the critical points of a batch, for crash tests. Only ``DEXORDER_SPARK_FAULT`` enables them.
 
-    die_before_commit:N       the batch is decoded, none of its rows is committed
+    die_before_commit:N       the batch is decoded, its rows are not committed
     die_during_commit:N       its files and the table's next metadata are written, the catalog is being updated
     die_before_report:N       after the commit, before the report
     die_after_report:N        after the report, before the ack
     die_before_journal:N      in the triggers' process: a batch is evaluated, its journal is not written
-    die_after_journal:N       its journal is written, none of its events is reported
+    die_after_journal:N       its journal is written, its events are not reported
     die_during_publish:N      the relay has the N-th part of a report
     ...:N:FUSE                counts only batches while the file FUSE exists; it is removed before the kill
     A,B                       several faults; a fuse's name must not contain a comma

@@ -141,7 +141,7 @@ def may_succeed(error: BaseException) -> bool:
 
 
 class KnownDispatches:
-    """Issued dispatches, as the relay has described them; bounded."""
+    """Issued dispatches by the relay's description; bounded."""
 
     def __init__(self, describe: Callable[[Collection[str]], Mapping[str, IssuedDispatch]]) -> None:
         """Take what asks the relay for dispatches."""

@@ -30,7 +30,7 @@ class FinalReport:
 
 
 class BatchReporter(Protocol):
-    """The relay, as the pipeline needs it. Either call may block for as long as it is unavailable."""
+    """Calls of the relay that the pipeline makes. Both may block while the relay is unavailable."""
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
         """Return the issued ones of these dispatches, by id."""

@@ -1,6 +1,6 @@
-"""Records of the topics that triggers and UDFs read: those of wanted series, joined or not, and the rows that count.
+"""Records of the topics that triggers and UDFs read: records of wanted series, joined or not, and the rows that count.
 
-What is malformed or does not count is left out here; the table's query keeps it as a dead letter.
+Other records are left out here; the table's query keeps them as dead letters.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def rows_in(
         return None
     try:
         return record.table.decode(record.headers, record.payload)
-    except Exception:  # whatever a record's bytes cause
+    except Exception:  # each exception that a record's bytes cause
         return None
 
 

@@ -1,4 +1,4 @@
-"""Commits by Iceberg's Java to tables in a local folder, whose files are on disk before the catalog names them.
+"""Commits by Iceberg's Java to tables in a local folder, with files on disk before the catalog names them.
 
 Java syncs no file that it writes. So here it commits to a separate catalog in a scratch folder, which has the table
 as the caller has loaded it. Then the files that it has written are synced, and its snapshots are committed to the real

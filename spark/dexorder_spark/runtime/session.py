@@ -87,7 +87,7 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
-        # Nothing is resolved, but Spark's launcher would use the home, which may be missing or read-only.
+        # Jars are not resolved, but Spark's launcher would use the home, which may be missing or read-only.
         "spark.jars.ivy": f"{scratch}/ivy",
         "spark.sql.warehouse.dir": f"{scratch}/spark-warehouse",
         # Batches are small: adaptive planning, wide shuffles and the UI cost more than they save.
@@ -167,7 +167,7 @@ def build_session(
         java_options: More Java options; None for the options that use the class archive if it exists.
 
     Raises:
-        Conflict: Java or the jars are missing, or this process's user has no name; says what to do.
+        Conflict: Java or the jars are missing, or this process's user lacks a name; the message has the remedy.
     """
     _check_user()
     jars: list[Path] = []
@@ -196,7 +196,7 @@ def build_session(
     for key, value in conf.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    # Not in the builder, whose settings are visible to everybody on Java's command line.
+    # Not in the builder: all users can see its settings on Java's command line.
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)
     session.sparkContext.setLogLevel("WARN")
@@ -274,7 +274,7 @@ def jdbc_properties(uri: str) -> dict[str, str]:
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Convert properties of pyiceberg to those of Iceberg's Java; InvalidRequest as for ``jdbc_properties``."""
+    """Convert properties of pyiceberg to properties of Iceberg's Java; InvalidRequest as for ``jdbc_properties``."""
     found = {_JAVA_NAMES.get(key, key): value for key, value in properties.items()}
     if "s3.endpoint" in found:
         # as in pyiceberg: a custom endpoint is addressed by path unless the setting says otherwise

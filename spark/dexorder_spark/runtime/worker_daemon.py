@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers, with a faster start of each worker. Spark runs it instead of its own daemon.
+"""Spark's daemon of Python workers, with a faster start of each worker. Spark runs it instead of its default daemon.
 
 Spark puts its Python code at the front of the path as archives, although the package is installed. An archive's modules
 are compiled again in every process, and its directory is read again for every task. So the archives are removed from

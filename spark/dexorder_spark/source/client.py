@@ -52,7 +52,7 @@ class SourceBroken(SuiteError):
 
 
 class SourceRefuses(Unavailable):
-    """The server answers but denies access: it has no such service, or the caller has no permission."""
+    """The server answers but denies access: it lacks the service, or the caller lacks the permission."""
 
 
 class PendingUnknown(Unavailable):
@@ -86,8 +86,9 @@ class SourceClient:
     """Calls of one server. It holds a channel, so it is created where it is used and never pickled.
 
     Args:
-        address: host:port or unix:path; ``#name`` behind it for another topic of udsource than the one of plain reads.
-        group: Whose acks are read and written; empty for those of every reader without a group.
+        address: host:port or unix:path; ``#name`` behind it for another topic of udsource than the one of
+            plain reads.
+        group: Group of the acks; empty for the acks that all readers without a group share.
     """
 
     def __init__(self, address: str, group: str = "") -> None:
@@ -158,10 +159,10 @@ class SourceClient:
                 return
 
     def lost_logs(self, last: Mapping[str, Any], epochs: Offsets, state: SourceState) -> dict[int, str]:
-        """Return the partitions whose log is another one than was read up to ``last``, each with the reason.
+        """Return the partitions whose log differs from the log read up to ``last``, each with the reason.
 
         Args:
-            epochs: Epochs of the leaders who had all records before ``last``.
+            epochs: Epochs of the leaders that had all records before ``last``.
             state: Answer of the source.
 
         Raises:
@@ -174,7 +175,7 @@ class SourceClient:
         return found
 
     def _compare(self, part: OffsetRange) -> str:
-        """Return how the log before an empty range differs from that of its epoch; empty if it does not."""
+        """Return how the log before an empty range differs from the log of its epoch; empty if it does not."""
         try:
             for _ in self._stream(part, 1):
                 pass

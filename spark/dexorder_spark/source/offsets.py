@@ -130,9 +130,9 @@ def lost_logs(last: Mapping[str, Any], state: SourceState) -> dict[int, str]:
 
 
 def to_compare(offsets: Offsets, epochs: Offsets, state: SourceState) -> list[OffsetRange]:
-    """Return an empty range at each offset whose partition has had other leaders since the log reached it.
+    """Return an empty range at each offset of a partition with other leaders since the log reached it.
 
-    These may not have had all its records. The source, asked for such a range, says whether they had.
+    These leaders may have lacked records. The source reports it when such a range is read.
     """
     others = ((p, o) for p, o in sorted(offsets.items()) if p in epochs and epochs[p] != state.epochs.get(p, epochs[p]))
     return [OffsetRange(partition, offset, offset, epochs[partition]) for partition, offset in others]
@@ -144,10 +144,10 @@ def initial_epochs(state: SourceState, starting: Position) -> dict[int, int]:
 
 
 def initial(state: SourceState, starting: Position) -> dict[int, int]:
-    """Return the offsets at which a new query starts; none is below the log's start.
+    """Return the offsets at which a new query starts, at or above the log's start.
 
     Raises:
-        InvalidRequest: A given offset is after the log's end, or a partition has none.
+        InvalidRequest: A given offset is after the log's end, or a partition lacks one.
     """
     if starting == "earliest":
         return dict(state.starts)

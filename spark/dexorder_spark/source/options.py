@@ -39,7 +39,7 @@ class SourceOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
-        """Parse Spark's options, whose names are case-insensitive; InvalidRequest names an option at fault."""
+        """Parse Spark's options (their names are case-insensitive); InvalidRequest names an option at fault."""
         given = {name.lower(): text for name, text in options.items()}
         if not given.get("address"):
             raise InvalidRequest("option address is missing; set it to host:port or unix: of a source.v1 server")

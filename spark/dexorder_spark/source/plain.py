@@ -7,8 +7,8 @@ Spark 4.1 makes these calls in this order (MicroBatchExecution):
 3. ``partitions``, tasks, sink; then Spark writes the batch to the commit log and continues with step 1.
 
 So the batch of the last ``partitions`` call is in the commit log when ``latestOffset`` is called next, in the same
-planner. Its records are acked there: also while idle, and also for sources that send nothing new before all is acked,
-for which ``commit`` would never be called. A batch that fails ends the query and its planner.
+planner. Its records are acked there, even while the query is idle. Some sources send new records only after all records
+were acked; for them ``commit`` would never be called. A batch that fails ends the query and its planner.
 
 A restarted query starts with ``partitions(end, end)`` and repeats the batch that is missing in the commit log. Its
 records were lost with the old planner, unacked, so the source sends them again and the next batch has them.
@@ -82,7 +82,7 @@ class PlainPlanner:
     def latest_offset(self) -> dict[str, Any]:
         """Ack committed records, read, and return the end of a batch with the new records.
 
-        If the source becomes unavailable later, there are no new records and a warning: a query survives a restart of
+        If the source becomes unavailable later, a warning is logged and the end stays: a query survives a restart of
         its source.
 
         Raises:
@@ -162,7 +162,7 @@ class Reader:
         self._bytes = 0
 
     def fill(self, *, drain: bool = False) -> None:
-        """Read until the source has no more records or the batch is full.
+        """Read until the source is empty or the batch is full.
 
         Args:
             drain: The batch is limited by maxBytesPerBatch only, and every read waits as long as the first. Raise if
@@ -219,7 +219,7 @@ class Reader:
 
 
 def read_now(options: SourceOptions) -> list[RecordsPartition]:
-    """Return the tasks of a batch read: all records the source has, at most maxBytesPerBatch. Nothing is acked.
+    """Return the tasks of a batch read: all records the source has, at most maxBytesPerBatch. Records are not acked.
 
     InvalidRequest if an option needs replay; else errors of ``Reader.fill``.
     """

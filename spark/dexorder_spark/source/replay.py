@@ -1,4 +1,4 @@
-"""Planner for a source that can replay, exactly once: offsets are those of the log, and tasks read their own range.
+"""Planner for a source that can replay, exactly once: it uses the log's offsets, and each task reads its range.
 
 ``plain`` lists Spark's calls in order. Here too the batch of a ``partitions`` call is acked at the next
 ``latestOffset``, so the last batch is acked while the query is idle; ``commit`` acks it if that failed.
@@ -28,7 +28,7 @@ _IDLE_WAIT_S = 0.5
 
 @dataclass
 class RangePartition(InputPartition):
-    """Offsets ``[start, end)`` of one partition for one task; None has no records."""
+    """Offsets ``[start, end)`` of one partition for one task; None for a task without records."""
 
     part: rules.OffsetRange | None
 
@@ -66,7 +66,7 @@ class ReplayPlanner:
     def latest_offset(self) -> dict[str, Any]:
         """Ack the committed batch and return the end of the next one, limited here as Spark 4.1 does not limit it.
 
-        While the server cannot be reached there are no new records: a query survives a restart of its source.
+        While the server cannot be reached the end stays: a query survives a restart of its source.
         SourceRefuses if the source denies access, SourceBroken if the log went back and failOnDataLoss is true.
         """
         if self._last is None:
@@ -84,7 +84,7 @@ class ReplayPlanner:
             time.sleep(_IDLE_WAIT_S)
             return self._last
         if lost:
-            self._planned = None  # its offsets are those of another log
+            self._planned = None  # its offsets belong to another log
         self._ack_planned(state)
         restart = self._restart(state, lost)
         before = rules.from_json(self._last) if restart is None else restart
@@ -97,7 +97,7 @@ class ReplayPlanner:
         return self._last
 
     def end_of_log(self) -> rules.Offsets:
-        """Return the next offset of each partition, without a plan; those of the last batch if it is unavailable."""
+        """Return the next offset of each partition, without a plan; the last batch's while it is unavailable."""
         try:
             return self._client.state().ends
         except Unavailable:
@@ -135,7 +135,7 @@ class ReplayPlanner:
             self._last = dict(end)
             self._epochs = rules.epochs_of(end)
         self._is_new = False
-        self._planned = last  # also for a checkpoint's end: the query that stopped there may not have acked it
+        self._planned = last  # even a checkpoint's end: the query that stopped there may not have acked it
         try:
             # A batch that may be of another log by now is read as it is only where lost records are allowed.
             epochs = rules.epochs_of(end) if self._options.fail_on_data_loss else None

@@ -53,7 +53,7 @@ class PlainStreams:
         self._last = ""
 
     def read(self, limit: int, timeout_ms: int) -> list[Result]:
-        """Read at most ``limit`` records; return none if the source has none within ``timeout_ms``.
+        """Read at most ``limit`` records; return an empty list after ``timeout_ms`` without records.
 
         Records received before a stream was lost are returned too: the source counts them as delivered.
 

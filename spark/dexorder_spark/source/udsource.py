@@ -138,7 +138,7 @@ class UdBatchReader(DataSourceReader):
 def decoding_source(name: str, ddl: str, decode: Decode) -> type[DataSource]:
     """Return a data source that decodes records where they are read, to be registered before ``format(name)``.
 
-    A record is then never sent from Python to Java and back, as it is by ``mapInArrow``.
+    A record is then not sent from Python to Java and back, unlike with ``mapInArrow``.
 
     Args:
         ddl: Columns of the decoded rows.

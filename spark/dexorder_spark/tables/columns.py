@@ -66,7 +66,7 @@ class MessageColumns:
         return pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
     def rows(self, payloads: Sequence[bytes], what: str, max_rows: int) -> tuple[dict[str, Any], Counts]:
-        """Return the columns of the repeated field of messages that have no other, and the rows that each has.
+        """Return the columns of the only, repeated field of messages, and the number of rows of each message.
 
         Raises:
             InvalidRequest: A message does not parse, or has more than ``max_rows``; ``what`` are its rows.
@@ -89,7 +89,7 @@ def _value(message: Any, field: pa.Field[Any]) -> Any:
 
 
 def repeated(name: str, kinds: dict[str, pa.DataType]) -> pa.Schema:
-    """Return the schema of a message whose only field is repeated, given the fields of its rows."""
+    """Return the schema of a message with one repeated field, given the fields of its rows."""
     return pa.schema({name: pa.list_(pa.struct(list(kinds.items())))})
 
 
@@ -120,7 +120,7 @@ def check_ends(
 
 
 def check_without_period(headers: PageHeaders, what: str) -> None:
-    """Raise InvalidRequest for a record that names a period or empty ranges, and whose rows have none."""
+    """Raise InvalidRequest for a record that names a period or empty ranges although its rows do not have them."""
     if headers.period_seconds:
         raise InvalidRequest(f"period_seconds {headers.period_seconds} of {what} is not 0")
     if headers.empty:

@@ -1,7 +1,7 @@
 """Funding rates as a table: decoding and validation of a page of rates.
 
-A page is good if its rates ascend in time inside its span and are numbers. It settles the span: what it has not, the
-exchange has not. Between which times rates lie is the ingestor's to prove, as there is no grid.
+A page is good if its rates ascend in time inside its span and are numbers. It settles the span: the exchange has no
+other rates in it. Rates are not on a grid, so the ingestor proves the times between them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _check_values(columns: dict[str, Column]) -> None:
 
 
 def sample_page() -> tuple[PageHeaders, bytes]:
-    """Return a good page of a ticker that nobody asks for."""
+    """Return a good page of a ticker that is never requested."""
     step_ns = 28_800 * SECOND_NS
     rates = [pb.FundingRate(funding_time_ns=n * step_ns, rate=1e-4, interval_seconds=28_800) for n in range(1, 501)]
     span = TimeRange(0, min(501 * step_ns, MAX_TIME_NS))

@@ -42,13 +42,12 @@ class PageTable:
         dataset: Has the topic, the columns of the series, and the column with the time of a row. Rows with one key
             differ in the time by ``tolerance_ns`` at most, so the table is searched for the rows of a page in the
             page's range of time.
-        check: Raises InvalidRequest for headers, also of a final record, that cannot be those of a record of this
-            table.
-        decode: Returns the rows of a page in the columns of ``iceberg.arrow``, in the order of ``order_columns``, none
-            of them twice. Raises InvalidRequest, with the reason, for a page that must be refused.
-        decode_joined: Returns the rows of many pages, those of one after those of the other, and the number of rows of
-            each; InvalidRequest if ``decode`` refuses or reduces one of them. None if its topic has no joined records.
-        sample: Returns a good page of a series that nobody asks for, to try what every page needs.
+        check: Raises InvalidRequest for headers that cannot belong to a record of this table, including final records.
+        decode: Returns the rows of a page in the columns of ``iceberg.arrow``, in the order of ``order_columns``,
+            without duplicates. Raises InvalidRequest, with the reason, for a page that must be refused.
+        decode_joined: Returns the rows of many pages, page after page, and the number of rows of each; InvalidRequest
+            if ``decode`` refuses or reduces one of them. None for a topic without joined records.
+        sample: Returns a good page of a series that is never requested, to test the parts that every page needs.
         kind: Kind of its pages.
         has_finals: Whether dispatches end with a final record.
         joins_pages: Whether adjacent pages of a dispatch are reported as one.

@@ -64,7 +64,7 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
 
 
 def decode_joined(heads: Sequence[PageHeaders], payloads: Sequence[bytes]) -> tuple[pa.RecordBatch, Counts]:
-    """Return the trades of good records, those of one after those of the other, and the number that each has.
+    """Return the trades of good records, record after record, and the number of trades of each.
 
     Raises:
         InvalidRequest: A record is not good, or has copies of a trade. It does not say which: decode them one by one.

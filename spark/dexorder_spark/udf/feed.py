@@ -2,7 +2,7 @@
 
 A group is a ticker and, for candles, a period. Within a group a point that comes after a later one is not fed, and
 neither is a copy of one that was: so a candle that is fetched again, revised or amended is not fed twice. Trades may be
-out of order by the tolerance of their table (1 s), as sockets and REST of an exchange round times differently.
+out of order by the tolerance of their table (1 s), because sockets and REST of an exchange round times differently.
 
 A UDF that wants batches gets the points of each window as one batch, as soon as a point of a later window comes or the
 series is settled to the end of the window. A function with timers gets the settled time itself, as a mark.
@@ -45,7 +45,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A series has no more points before a time, as the records before in the log have them all."""
+    """A series is complete before a time: the earlier records of the log have all its points."""
 
     ticker: str
     period_seconds: int

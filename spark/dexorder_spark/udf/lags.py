@@ -1,7 +1,7 @@
-"""Ends of the topics that UDFs read, looked at in a thread of their own: how far a UDF is behind is known at any time.
+"""Ends of the topics that UDFs read. A separate thread reads them, so the lag of a UDF is known at any time.
 
-A UDF that takes minutes for a batch, is being connected to, or is waited for looks at no topic itself, and a source
-that does not answer holds up nothing but this thread.
+A UDF that takes minutes for a batch, or is being started or waited for, does not look at topics itself, and a source
+that does not answer blocks only this thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LOOKS = 60
 
 
 class Source(Protocol):
-    """What is needed of `SourceClient`."""
+    """Methods of `SourceClient` that are used."""
 
     def state(self) -> SourceState:
         """Return the end of each partition."""
 
 
 class TopicEnds:
-    """Ends by address of the topic; any thread may ask, and asking begins the looks at a topic."""
+    """Ends by address of the topic. Any thread may ask; the first question adds a topic to the ones that are read."""
 
     def __init__(self, open_source: Callable[[str], Source] = SourceClient) -> None:
         self._open_source = open_source

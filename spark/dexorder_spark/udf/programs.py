@@ -1,7 +1,7 @@
 """UDFs that are to run, from the file of the Spark host and the relay's registrations. Pure but for reading the file.
 
-Only a person with access to the Spark host decides which commands run there: a registration names an entry of the
-file. A command of its own is refused unless ``DEXORDER_SPARK_UDF_ANY_COMMAND`` is set.
+Only a person with access to the Spark host decides which commands run there: a registration names an entry of the file.
+A registration with a command is refused unless ``DEXORDER_SPARK_UDF_ANY_COMMAND`` is set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Wanted:
     """A UDF that is to run. Two are the same run if they are equal.
 
     Attributes:
-        definition: With the command, whatever program it named.
+        definition: With the command of the program that it named.
         fault: Why it cannot run; empty if it can.
     """
 

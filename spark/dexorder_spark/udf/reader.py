@@ -1,7 +1,7 @@
 """Rows of a topic for a UDF: reads a range of the log, keeps the records that count, decodes them.
 
 The table's own query and this reader are independent of each other: both read the log, at their own positions. The same
-rules decide which records count (`dexorder_spark.records.selection`). What they refuse is in ``trading.dead_letters``.
+rules decide which records count (`dexorder_spark.records.selection`). Refused records are in ``trading.dead_letters``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class UdfReader:
         return False
 
     def after(self, state: CommitState) -> CommitState:
-        """Return what a commit of everything before the present position carries."""
+        """Return the commit state for all records before the present position."""
         source = self.source
         return replace(
             state,
@@ -115,14 +115,14 @@ class UdfReader:
         )
 
     def next(self, wants: Callable[[Series], bool], pulse: Callable[[], None] = lambda: None) -> Read | None:
-        """Return the next batch, and go behind it; None if there is no record.
+        """Return the next batch, and move the position after it; None without records.
 
         Args:
             wants: Whether a series is wanted.
             pulse: Called after each list of records; an error of it ends the reading, and the position stays.
 
         Raises:
-            Unavailable: The source cannot be read now, or a leader of a partition changed meanwhile.
+            Unavailable: The source cannot be read now, or a leader of a partition changed during the read.
         """
         state = self._state()
         ranges = plan(self.position, cap(self.position, state.ends, self._max_records), epochs=state.epochs)

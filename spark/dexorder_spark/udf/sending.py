@@ -1,8 +1,8 @@
 """Rows of a UDF on their way to its topic and its user, in their own thread: feeding never waits for them.
 
 The rows of the last commits are kept in memory, up to a number. A sender that falls behind reads the others from the
-table, so a gateway may be away for any time. What can't be sent at all waits, with growing pauses and without an end; a
-row that is refused goes to the dead letters before any later one counts as sent.
+table, so a gateway may be away for any time. A row that can't be sent is tried again without limit, with growing
+pauses. A refused row goes to the dead letters before any later one counts as sent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Sending:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop at once; what is under way may have been written."""
+        """Stop at once. Rows that are being sent may have been written."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -95,7 +95,7 @@ class Sending:
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _next(self) -> tuple[list[Row], int]:
-        """Wait for rows; return the next ones and the sequence number after them, or nothing at the stop."""
+        """Wait for rows; return the next ones and the sequence number after them, or no rows at the stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._stop.is_set() or self.sent < self._until)
             sent, until = self.sent, self._until

@@ -1,8 +1,8 @@
 """Places to which rows of a UDF are sent on: a Kafka topic through the gateway, and a user's events.
 
 At least once, after the rows are in the table, and in order. A row that is refused for its content is returned with the
-reason, and holds up no other one. A copy has the same sequence number: in a record it is the header ``dx-sequence``; of
-events, whose id it is a part of, the gateway drops a copy.
+reason, and does not block the others. A copy has the same sequence number. In a record it is the header
+``dx-sequence``. In an event it is a part of the id, so the gateway drops a copy.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _name_header(name: str) -> record_pb.NewRecordHeader:
 
 
 def event_of(name: str, output: UdfOutput, row: Row) -> user_pb.UserEvent:
-    """Return the event of a row: ALERT_TRIGGERED of priority NORMAL, whose condition shows the fields."""
+    """Return the event of a row: ALERT_TRIGGERED of priority NORMAL, with the fields in its condition."""
     time_ms = row["time"] // 1_000
     fields = ", ".join(f"{field} {value}" for field, value in fields_of(row).items())
     condition = f"{output.title or name}: {fields}"[:_MAX_CONDITION]

@@ -187,7 +187,7 @@ class UdfStage:
                 self._keep_sent(now=True)
 
     def _begin(self, loaded: Loaded) -> Loaded:
-        """Resume at the position of the table; what is new is committed, so that "now" stays where it is."""
+        """Resume at the position of the table. A new position is committed, so that "now" keeps its meaning."""
         state = loaded.state or StageState(self._since_generation)
         is_anew = state.generation < self._since_generation
         if loaded.fault and not is_anew:
@@ -233,7 +233,7 @@ class UdfStage:
                 self._wait(begun_s + self._batch_seconds - time.monotonic())
 
     def _process(self, host: UdfHost, fed: Sequence[Point | Batch]) -> tuple[list[Point | Batch], bytes]:
-        """Feed points in pieces that take a moment each, whatever the UDF's pace is."""
+        """Feed points in pieces that take a moment each, even if the UDF is slow."""
         outputs: list[Point | Batch] = []
         first = 0
         while first < len(fed):
@@ -267,20 +267,20 @@ class UdfStage:
         self._committed_s = time.monotonic()
 
     def _wait(self, seconds: float) -> None:
-        """Wait for the next look at the topic; the status and what was sent on are kept up meanwhile."""
+        """Wait for the next look at the topic. Keep the status and the record of sent rows current while waiting."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, 1.0)):
             self._pulse()
 
     def _pulse(self) -> None:
-        """Renew the status, commit what was sent on, and raise Stopped at ``stop``; called within each second."""
+        """Renew the status, commit the number of sent rows, and raise Stopped at ``stop``; called every second."""
         if self._stop.is_set():
             raise Stopped("stopping in the middle of a batch")
         self._keep_sent()
         self._show(UdfState.RUNNING, self._sending.message or self._note)
 
     def _wait_for_udf(self) -> None:
-        """Renew the status, and commit what was sent on, while it is waited for; no error of that ends its work."""
+        """Renew the status, and commit the number of sent rows, during a wait. Its errors do not end the UDF's work."""
         if self.status.state is not UdfState.RUNNING:
             return
         try:

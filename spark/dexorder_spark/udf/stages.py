@@ -1,7 +1,7 @@
 """All UDFs of a driver: follows the relay's registry, starts and stops their stages, and reports on them.
 
-A stage stops between two batches, or in the middle of one that is then fed again. Nothing starts before the relay has
-answered once, since it knows what was stopped. While it is away afterwards, all go on as they are.
+A stage stops between two batches, or in the middle of one that is then fed again. Stages start after the relay's first
+answer, because it knows which UDFs were stopped. Without later answers all of them continue.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class UdfStages:
             log.error("UDFs cannot be started", error=f"{type(error).__name__}: {error}"[:500])
 
     def _reported(self, stub: Any, parts: deque[pb.SyncUdfsRequest]) -> list[UdfRegistration]:
-        """Send the parts, of which those that were not answered stay, and return what all pages say is to run."""
+        """Send the parts, keep the ones without an answer, and return the UDFs to run from all pages."""
         answer = pb.SyncUdfsResponse()
         while parts:
             answer = stub.SyncUdfs(parts[0], timeout=_CALL_TIMEOUT_S)

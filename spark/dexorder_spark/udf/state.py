@@ -1,8 +1,8 @@
 """State of a UDF's stage as bytes: its input, the size of its output, and its own snapshot. Pure.
 
 8 bytes      length of the header, big endian
-header       JSON: version, generation, number of outputs and of those sent on, groups, open windows
-the rest     the UDF's snapshot, as it gave it
+header       JSON: version, generation, number of outputs and of sent outputs, groups, open windows
+the rest the UDF's snapshot, unchanged
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True)
 class StageState:
-    """State after a batch. What was sent on is in the snapshot itself (``CommitState.udf_sent``).
+    """State after a batch. The number of sent rows is in the snapshot itself (``CommitState.udf_sent``).
 
     Attributes:
         generation: Increases each time the UDF starts from scratch.
-        outputs: Rows that the table has got, over all generations; the next one gets this number as its sequence.
-        sent: Those of them that topic and user had got when the state was written.
+        outputs: Number of rows that were added to the table, over all generations; the sequence of the next one. sent:
+            Number of rows that topic and user had received when the state was written.
         snapshot: The UDF's state; empty before its first one.
     """
 
