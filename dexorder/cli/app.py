@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -201,15 +200,14 @@ def history(
             export.check(to, out, given, resume=resume, others=(as_json, chart, out_format, plot, limit, partial))
             out = None
         if resume:
-            own = (since, until, file, limit, out, out_format, plot, request_id)
+            own = (since, until, file, limit, out_format, request_id)
             flags = (as_json, chart, refresh, partial, client_id)
             if len(given) > 1 or any(flags) or any(value is not None for value in own):
                 raise ValueError(
-                    "--resume continues the run as it was started: it accepts only the run's id, --relay, --state, "
-                    "--timeout, --quiet and --parallel"
+                    "--resume continues the run as it was started: it accepts only the run's id, --out and --plot for "
+                    "other files, --relay, --state, --timeout, --quiet and --parallel"
                 )
-            run = store.load(*given)
-            run = replace(run, relay=relay or run.relay)
+            run = command.resumed(store.load(*given), relay=relay, out=out, plot=plot)
         else:
             options = OutputOptions(as_json, out, plot, chart, rows, partial, out_format)
             run = command.new_run(

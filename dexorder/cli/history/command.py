@@ -12,7 +12,7 @@ from dexorder.cli.history.many import ManyFollower, result_json
 from dexorder.cli.history.markets import is_pattern, matching_tickers
 from dexorder.cli.history.queries import provisional_text, shares
 from dexorder.cli.history.runs import Run, RunStore, parse_tickers
-from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
+from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options, file_format
 from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.cli.terminal.unknown import Listings, refuse_unknown
@@ -62,11 +62,28 @@ def new_run(
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
     ranges = tuple(_range(period, since, until) for period in periods)
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
-    out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
-    options = replace(options, out=out, plot=plot)
+    options = _with_files(options)
     if any(map(is_pattern, tickers)):
         tickers = matching_tickers(tickers, relay)
     return Run(run_id, relay_address(relay), many, tickers, ranges, limit, client_id, options, refresh)
+
+
+def resumed(run: Run, *, relay: str | None, out: Path | None, plot: Path | None) -> Run:
+    """Return a recorded run with another relay or other files; ValueError if one of these can't be written."""
+    if plot is not None and run.many:
+        raise ValueError("--plot requires a run of a single ticker and a single period")
+    options = _with_files(replace(run.output, out=out or run.output.out, plot=plot or run.output.plot))
+    if file_format(out) is not None:
+        options = replace(options, format=None)  # the new file's extension names the format
+    if out is not None or plot is not None:
+        check_options(options, many=run.many)
+    return replace(run, relay=relay or run.relay, output=options)
+
+
+def _with_files(options: OutputOptions) -> OutputOptions:
+    """Return the options with absolute paths, so that the run can be continued in any folder."""
+    out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
+    return replace(options, out=out, plot=plot)
 
 
 def _range(period: str, since: str, until: str | None) -> tuple[int, TimeRange]:
@@ -138,7 +155,8 @@ def run(
         if isinstance(error, RelayUnreachable) and not (follower.is_accepted or is_resumed):
             store.forget(new)  # no run to resume
         else:
-            err.print(f"{follower.stop_message()}{resume}")
+            other = ", with --out or --plot for another file" if resume and not isinstance(error, DexorderError) else ""
+            err.print(f"{follower.stop_message()}{resume}{other}")
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
     finally:
         tracing.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -49,6 +50,8 @@ def check_options(options: OutputOptions, *, many: bool = False) -> None:
     if options.plot is not None and options.plot.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--plot {options.plot}: unknown extension; use .html")
     if options.plot is not None:
+        if options.plot.is_dir():
+            raise ValueError(f"--plot {options.plot} is a folder; name a file in it")
         _check_folder("--plot", options.plot)
         if find_spec("plotly") is None:  # before anything is fetched
             raise ModuleNotFoundError("plotly is not installed", name="plotly")
@@ -77,12 +80,17 @@ def check_out(options: OutputOptions, *, many: bool = False) -> None:
             raise ValueError(f"--out {out}: unknown extension; use {endings}, or add --format")
         if many and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is not a folder and has an unknown extension; use a folder or {endings}")
+    elif out.is_dir():
+        raise ValueError(f"--out {out} is a folder; name a file in it")
     _check_folder("--out", out)
 
 
 def _check_folder(option: str, file: Path) -> None:
-    if not file.absolute().parent.is_dir():
-        raise ValueError(f"{option} {file}: folder {file.absolute().parent} does not exist; create it first")
+    folder = file.absolute() if file.is_dir() else file.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"{option} {file}: folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{option} {file}: folder {folder} can't be written; choose another one")
 
 
 def _check_stdout(options: OutputOptions) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -240,6 +241,46 @@ def test_full_disk_is_one_sentence_and_the_run_can_be_continued(
     assert "dexorder history --resume mine" in result.stderr and not list(tmp_dir.iterdir())
     assert dexorder("history", "--resume", "mine").exit_code == 0
     assert (tmp_dir / "rows.csv").exists()
+
+
+def test_rows_that_a_file_does_not_take_go_to_another_file(
+    fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the run can never be written: without another one each `--resume` would fail again."""
+    opened = sinks.FileRows.write
+
+    def full(rows: sinks.FileRows, *given: Any) -> None:
+        if "rows.csv" in str(rows._target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        opened(rows, *given)
+
+    monkeypatch.setattr(sinks.FileRows, "write", full)
+    result = run("--out", "rows.csv", "--request-id", "mine")
+    for _ in range(2):
+        assert result.exit_code == 1
+        assert "dexorder history --resume mine, with --out or --plot for another file" in " ".join(
+            result.stderr.split()
+        )
+        result = dexorder("history", "--resume", "mine")
+    assert dexorder("history", "--resume", "mine", "--out", "nowhere/x.csv").exit_code == 2
+    assert dexorder("history", "--resume", "mine", "--out", "other.jsonl").exit_code == 0
+    assert [each.name for each in tmp_dir.iterdir()] == ["other.jsonl"]
+    assert json.loads((tmp_dir / "other.jsonl").read_text().splitlines()[0])
+    assert [each.request_id for each in fake.submitted] == ["mine"] * len(fake.submitted)
+    assert dexorder("history", "--resume", "mine").exit_code == 1  # it is complete, and no longer recorded
+
+
+def test_folder_that_cannot_be_written_is_refused_before_the_request(
+    fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_dir / "rows.csv").mkdir()
+    result = run("--out", "rows.csv")
+    assert result.exit_code == 2 and "rows.csv is a folder; name a file in it" in " ".join(result.stderr.split())
+    monkeypatch.setattr("dexorder.cli.rows.options.os.access", lambda *_: False)
+    for option, file in (("--out", "x.csv"), ("--plot", "x.html")):
+        result = run(option, file)
+        assert result.exit_code == 2 and "can't be written; choose another one" in " ".join(result.stderr.split())
+    assert not fake.submitted
 
 
 def test_run_that_no_relay_has_accepted_is_not_recorded(tmp_dir: Path) -> None:
