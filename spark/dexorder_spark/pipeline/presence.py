@@ -90,7 +90,7 @@ def is_newer(both: pa.Table, version: tuple[str, ...]) -> Any:
 def find(table: PageTable, target: Table, ranges: Sequence[ScanRange]) -> list[FoundFile] | None:
     """Return the files with rows in the ranges; None if that takes reading more than ``MAX_READ_BYTES``.
 
-    Files with bounds outside every range are not opened (there is at least one range). The bounds of a file that several
+    Files with bounds outside every range are not opened; there is at least one range. The bounds of a file that several
     dispatches share include keys that the file does not have.
     """
     wanted = row_filter(table, ranges)
