@@ -14,6 +14,9 @@ LOCKS := requirements/bootstrap.txt requirements/dev.txt
 # What `make quick` runs: folders of tests/unit whose subjects need neither Spark nor Kafka.
 TESTS ?= tests/unit/services/common/model
 
+# Prints a line with the elapsed time every three seconds while a silent command runs.
+TIMED := @python3 -I dexorder/setup/timed.py
+
 WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
 
 .PHONY: help quick setup-light setup classes demo check test coverage smoke nightly sim soak bench proto proto-baseline docs site wheel lock clean
@@ -29,28 +32,30 @@ setup-light: $(LIGHT)  ## .venv without Spark, jars, Java and linters: what `mak
 setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there is none, Spark's and Kafka's jars.
 	$(WRITABLE)
 	@$(PY) -m dexorder.setup
-	@$(PY) native/build_http2.py
+	$(TIMED) 'native transport: compiling (once)' $(PY) native/build_http2.py
 	@printf '#!/bin/sh\ncd "%s" && exec .venv/bin/python -m tests.simulation "$$@"\n' "$(CURDIR)" > .venv/bin/dexorder-sim
 	@chmod +x .venv/bin/dexorder-sim
-	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
+	$(TIMED) 'modules: compiling' $(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
 
 .venv/bin/uv: requirements/bootstrap.txt
 	$(WRITABLE)
 	@test -x $(PY) || python3 -c 'import sys; sys.exit("Python 3.11 or newer is required, python3 is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
-	@test -x $(PY) || python3 -m venv .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(TIMED) 'Python environment: creating .venv' sh -c 'test -x $(PY) || python3 -m venv .venv'
+	$(TIMED) 'uv: downloading' $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 $(STAMP): $(LOCKS) pyproject.toml | .venv/bin/uv
 	$(WRITABLE)
-	@.venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/dev.txt
-	@.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .
+	$(TIMED) 'packages: downloading and installing (once, about 2 GB on disk)' .venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/dev.txt
+	$(TIMED) 'dexorder: installing from this folder' .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .
 	@touch $@ $(LIGHT)
 
 $(LIGHT): requirements/bootstrap.txt requirements/light.txt pyproject.toml | .venv/bin/uv
 	@if test -e $(STAMP); then $(MAKE) --no-print-directory $(STAMP); else \
-	  .venv/bin/uv pip sync --quiet --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/light.txt && \
-	  .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .; fi
+	  $(subst @,,$(TIMED)) 'packages: downloading and installing (once)' \
+	    .venv/bin/uv pip sync --quiet --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/light.txt && \
+	  $(subst @,,$(TIMED)) 'dexorder: installing from this folder' \
+	    .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .; fi
 	@touch $@
 
 classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
@@ -115,7 +120,7 @@ site: setup  ## The documentation as a site in ./site.
 
 wheel: .venv/bin/uv  ## The package, in dist/; needs no `make setup`.
 	$(WRITABLE)
-	@.venv/bin/uv build --quiet --wheel --out-dir dist --python $(PY) --build-constraints requirements/build.txt --require-hashes .
+	$(TIMED) 'wheel: building' .venv/bin/uv build --quiet --wheel --out-dir dist --python $(PY) --build-constraints requirements/build.txt --require-hashes .
 	@ls dist/*.whl
 
 proto-baseline:  ## At a release: our own protos become what no later version may break.
