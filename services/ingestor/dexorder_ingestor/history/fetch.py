@@ -20,6 +20,7 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import (
     ceil_to_grid,
+    count_periods,
     floor_to_grid,
     open_times,
     split_by_periods,
@@ -35,7 +36,7 @@ from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.checksum import CellStream, CheckedCell, ValueSample, sampled
 from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.job import FetchJob, Missing, Put, Unproven
-from dexorder_ingestor.history.paging import CandlePage, QueryWindows, page_periods
+from dexorder_ingestor.history.paging import CandlePage, QueryWindows, chunk_periods, page_periods
 from dexorder_ingestor.history.scan import Scan, settled_end_ns
 from dexorder_ingestor.history.trade_walk import settle_by_trades
 
@@ -130,9 +131,20 @@ class _CheckedFetch:
         """Settle a range by the cells of a ladder; by agreeing answers elsewhere."""
         end_ns = span.start_ns
         ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
-        if ladder:
-            end_ns = await _Cells(self, span, ladder).settle()
+        smallest = None
+        if len(ladder) > 1 and self._is_one_call(span, ladder[-1]):
+            smallest = _Cells(self, span, ladder[-1:], larger=ladder[:-1])
+            end_ns = await smallest.settle()
+        if ladder and (smallest is None or smallest.is_left):
+            known = smallest.answer if smallest else None
+            end_ns = await _Cells(self, TimeRange(end_ns, span.end_ns), ladder, sample=known).settle()
         await self.job.settle(TimeRange(end_ns, span.end_ns))
+
+    def _is_one_call(self, span: TimeRange, seconds: int) -> bool:
+        """Return whether one call brings all cells of a period that a range needs, as one page."""
+        job, cells = self.job, TimeRange(floor_to_grid(span.start_ns, seconds), ceil_to_grid(span.end_ns, seconds))
+        page = page_periods(job.venue.settings.page_candles, job.limits)
+        return count_periods(cells, seconds) <= min(page, chunk_periods(job.limits.candles))
 
     async def wait(self, retries: int) -> bool:
         """Wait before a round of retries, longer each time; return False if no more waiting is worth it.
@@ -149,10 +161,34 @@ class _CheckedFetch:
 
 
 class _Cells:
-    """Fetches the part of a range that whole cells cover."""
+    """Fetches the part of a range that whole cells cover.
 
-    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int]) -> None:
+    Of a short range, one call brings the smallest cells of all of it. They prove more than larger ones, so they are
+    the checksums if none is absent. The absence of a small cell costs more calls to prove than that of a large one.
+    Then the range is left to larger cells, and the answer is the sample that contradicts them.
+    """
+
+    def __init__(
+        self,
+        fetch: _CheckedFetch,
+        span: TimeRange,
+        ladder: Sequence[int],
+        *,
+        larger: Sequence[int] = (),
+        sample: tuple[TimeRange, Sequence[Candle]] | None = None,
+    ) -> None:
+        """Start with the first period of a ladder.
+
+        Args:
+            larger: Periods of larger cells, to which a range is left in which a cell is absent.
+            sample: Smallest cells that are known, and their range.
+        """
         self._fetch = fetch
+        self._larger = larger
+        self._known_sample = sample
+        self.is_left = False
+        """The range is left to larger cells; ``answer`` has its smallest ones."""
+        self.answer: tuple[TimeRange, Sequence[Candle]] | None = None
         self._job = fetch.job
         self._span = span
         self._seconds, *self._smaller = ladder
@@ -177,9 +213,15 @@ class _Cells:
                 page, absence = split_by_periods(rest, seconds, periods)[0], None
                 try:
                     page, absence = await self._cut(page, evidence)
+                    if self._larger and (absence or not self._is_whole(page)):
+                        self.is_left = True
+                        break
                     if page:
                         await job.prove(page, evidence, seconds)
                 except (ExchangeFailure, Unproven):
+                    if self._larger and not self.answer:
+                        self.is_left = True
+                        break
                     await self._settle_otherwise(page)
                     evidence.start_anew(page.end_ns)
                     self._agreeing = self._foreign = self._counted = 0
@@ -203,10 +245,16 @@ class _Cells:
             return TimeRange(page.start_ns, page.start_ns), known
         while (query := evidence.next_own_query(page)) and (chunk := query.chunk):
             cells, _ = await self._job.ask(evidence, query, self._seconds)
+            self.answer = chunk, cells
             if not any(c.open_ns >= chunk.start_ns for c in cells) and scan.is_long(chunk):
                 found = await scan.find(chunk.start_ns, periods)
                 return TimeRange(page.start_ns, chunk.start_ns) if found else page, found
         return page, None
+
+    def _is_whole(self, page: TimeRange) -> bool:
+        """Return whether the answer has every cell of a page."""
+        opens = {cell.open_ns for cell in self.answer[1]} if self.answer else set()
+        return all(open_ns in opens for open_ns in open_times(page, self._seconds))
 
     async def _take_absent(self, absence: ProvenAbsence) -> None:
         """Settle a range without cells and without finer candles."""
@@ -237,7 +285,10 @@ class _Cells:
         cells = {c.open_ns: c for c in coarse.candles}
         if self._smaller and not self._fetch.is_hopeless(self._smaller[-1]):
             window = sampled(span, self._seconds, self._smaller[-1], job.limits.candles, self._fetch.drawn)
-            self._sample = ValueSample(window, self._smaller[-1], self._fetch.tolerance)
+            known = self._known_sample
+            self._sample = ValueSample(known[0] if known else window, self._smaller[-1], self._fetch.tolerance)
+            if known:
+                self._sample.add(known[1])
         stream = CellStream(span, self._seconds, cells, windows, job.venue.shapes, self._fetch.tolerance)
         fetched_ns = coarse.fetched_ns
         while (cell := stream.cell) and not self._is_enough():
@@ -394,5 +445,6 @@ class _Cells:
         await self._hand_on(all_pages=True)
         inside = part.intersect(self._span)
         if inside and not self._job.is_over:
-            await self._fetch.settle(inside, self._smaller)
+            is_hopeless = self._larger and self._fetch.is_hopeless(self._seconds)
+            await self._fetch.settle(inside, self._larger if is_hopeless else self._smaller)
             self._done_ns = inside.end_ns
