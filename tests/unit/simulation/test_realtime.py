@@ -7,13 +7,23 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
-from tests.simulation.realtime_profiles import HOLD, HONEST, MENDED, PRODUCT, PROFILES, RARE, RESTARTED_KILLED
+from tests.simulation.realtime_profiles import (
+    HOLD,
+    HONEST,
+    MENDED,
+    PRODUCT,
+    PROFILES,
+    RARE,
+    RESTARTED_BEHIND,
+    RESTARTED_KILLED,
+)
 
 SEEDS = range(1, 5)
 _PARTS_THAT_DIE = PROFILES["no numbers, parts that die"]
 FOUND = (
     *((5001, _PARTS_THAT_DIE), (6004, _PARTS_THAT_DIE), (5005, RARE), (6003, RARE), (5005, PRODUCT), (6009, PRODUCT)),
     *((158, PRODUCT), (1, RESTARTED_KILLED), (5, RESTARTED_KILLED), (21, RESTARTED_KILLED), (137, RESTARTED_KILLED)),
+    (23, RESTARTED_BEHIND),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice, and

@@ -345,8 +345,8 @@ class NumberedFeed:
 
         The first message after it starts the search again, if it has missed a place where numbers have started again.
         """
-        found.add(answer.trades, full=answer.full)
-        self.due_ns = now_ns + (0 if found.is_over else min(_RETRY_NS << found.behind, _LONGEST_RETRY_NS))
+        found.add(answer.trades, full=answer.full, clock_ns=answer.clock_ns)
+        self.due_ns = now_ns + (0 if found.is_over else min(_RETRY_NS << min(found.behind, 6), _LONGEST_RETRY_NS))
         if not found.is_over:
             return []
         self._seam = None

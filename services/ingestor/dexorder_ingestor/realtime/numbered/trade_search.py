@@ -10,8 +10,8 @@ from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade, TradeQuery, Tr
 _FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH, _LOOKBACKS = 2 * SECOND_NS, 32, 6
 _ANSWERS = 3
 _NEWEST_ANSWERS = 2
-_BEHIND_ANSWERS = 8
-"""Answers, some 80 s, for which REST may be behind the trade that is suspected."""
+_BEHIND_NS = 600 * SECOND_NS
+"""Time for which REST may be behind the trade that is suspected."""
 
 
 class Anchor:
@@ -106,10 +106,10 @@ class Seam:
         """Return the next query."""
         return TradeQuery() if self._answers < _NEWEST_ANSWERS else series.query(None, self._time_ns)
 
-    def add(self, trades: Sequence[Trade], *, full: bool) -> None:
-        """Add the answer to the last query."""
+    def add(self, trades: Sequence[Trade], *, full: bool, clock_ns: int = 0) -> None:
+        """Add the answer to the last query; ``clock_ns`` is the exchange's time."""
         if self._answers < _NEWEST_ANSWERS:
-            self._add_newest(trades)
+            self._add_newest(trades, clock_ns)
             return
         known = len(self.tail)
         for place, trade in enumerate(trades):
@@ -123,11 +123,11 @@ class Seam:
                 return
         self.is_over = not full or len(self.tail) == known
 
-    def _add_newest(self, trades: Sequence[Trade]) -> None:
+    def _add_newest(self, trades: Sequence[Trade], clock_ns: int) -> None:
         newest = max(trades, key=lambda trade: trade.time_ns, default=None)
         if newest is not None and (self._is_new(newest) or any(self._is_certain(trade) for trade in trades)):
             self._answers += 1
-        elif (newest.time_ns if newest else 0) < self._until_ns and self.behind < _BEHIND_ANSWERS:
+        elif (newest.time_ns if newest else 0) < self._until_ns and clock_ns < self._until_ns + _BEHIND_NS:
             self.behind += 1
         else:
             self.is_over = True

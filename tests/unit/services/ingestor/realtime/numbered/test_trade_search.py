@@ -77,10 +77,10 @@ def test_the_first_new_trade_may_have_the_time_from_which_a_dispatch_resumes() -
 
 def test_an_answer_that_ends_before_the_suspected_trade_is_repeated_for_a_while() -> None:
     seam = Seam(100, OLD[1].time_ns, until_ns=NEW[0].time_ns)
-    for answers in range(8):
-        seam.add(OLD[:2], full=False)
+    for answers in range(600):
+        seam.add(OLD[:2], full=False, clock_ns=NEW[0].time_ns + answers * SECOND_NS)
         assert (seam.is_over, seam.behind) == (False, answers + 1)
-    seam.add(OLD[:2], full=False)
+    seam.add(OLD[:2], full=False, clock_ns=NEW[0].time_ns + 600 * SECOND_NS)
     assert seam.is_over and seam.first is None
     late = Seam(100, OLD[1].time_ns, until_ns=NEW[0].time_ns)
     for answer in (OLD[:2], NEW, NEW, [*OLD, *NEW]):
