@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dexorder.setup.config import SetupError
 from dexorder.setup.java import Java, find_java
+from dexorder.setup.progress import repeated
 
 TIMEOUT_S = 600
 
@@ -64,7 +65,8 @@ def ensure_once(archive: Path, module: str, report: Callable[[str], None]) -> No
         return
     name = archive.stem.partition("-java-")[0]
     report(f"classes of {name}: loading and archiving them (once; later starts take half the time) ...")
-    outcome = ensure(archive, module)
+    with repeated(lambda: report(f"classes of {name}: still loading and archiving them")):
+        outcome = ensure(archive, module)
     report(f"classes of {name}: {outcome}")
     if not archive.is_file():
         failed.write_text(outcome)

@@ -20,13 +20,20 @@ def reported(name: str, jars: Sequence[LockedJar], folder: Path, report: Callabl
     if not jars:
         yield
         return
+    with repeated(lambda: report(f"jars {name}: {describe(jars, [arrived(jar, folder) for jar in jars])}")):
+        yield
+
+
+@contextmanager
+def repeated(say: Callable[[], None], interval_s: float = INTERVAL_SECONDS) -> Iterator[None]:
+    """Call ``say`` every three seconds, from another thread, while the block runs."""
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(INTERVAL_SECONDS):
-            report(f"jars {name}: {describe(jars, [arrived(jar, folder) for jar in jars])}")
+        while not done.wait(interval_s):
+            say()
 
-    thread = threading.Thread(target=watch, name="jars-progress", daemon=True)
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
     try:
         yield

@@ -9,7 +9,7 @@ import pytest
 
 from dexorder.setup import progress, resolve
 from dexorder.setup.manifest import LockedJar
-from dexorder.setup.progress import arrived, describe, reported
+from dexorder.setup.progress import arrived, describe, repeated, reported
 
 BIG = LockedJar("org.a:big_2.13:1.0", "0" * 64, 48_300_000)
 SMALL = LockedJar("org.b:small:2:runner", "0" * 64, 1_700_000)
@@ -101,3 +101,17 @@ def test_each_resolver_has_its_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("MAVEN_OPTS", "-Dmaven.repo.local=/repo")
     assert resolve.download_folder(resolve.maven, tmp_path) == Path("/repo")
     assert resolve.download_folder(resolve.ivy, tmp_path) == tmp_path / "ivy-cache"
+
+
+def test_a_line_is_repeated_until_the_block_ends() -> None:
+    said: list[int] = []
+    third = threading.Event()
+
+    def say() -> None:
+        said.append(len(said))
+        if len(said) == 3:
+            third.set()
+
+    with repeated(say, interval_s=0.01):
+        assert third.wait(60)
+    assert not [each for each in threading.enumerate() if each.name == "progress"]
