@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 
 from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.config import IngestorSettings
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_relay.config import RelaySettings
 from tests.unit.services.ingestor.conftest import ingestor_process, until
 from tests.unit.services.ingestor.whole import chain
 from tests.unit.services.relay.harness import at
 
 SIM = {"now_ns": at(1_000_000)}
+
+
+def test_attempts_of_a_job_outlast_the_time_that_its_request_waits() -> None:
+    """An outage of Kafka of ten minutes ended requests as ERROR, given up after five attempts of one minute each."""
+    relay, ingestor = RelaySettings(), IngestorSettings()
+    assert relay.max_attempts * ingestor.publish_timeout_seconds >= relay.request_timeout_seconds
 
 
 @pytest.mark.parametrize("kind", ["hang", "drip"])
