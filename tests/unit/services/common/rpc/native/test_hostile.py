@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import random
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -297,15 +298,17 @@ async def attack(address: str, seeds: range, errors: list[object]) -> None:
     host, _, port = address.rpartition(":")
     for seed in seeds:
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(mutated(random.Random(seed)))
-        writer.write_eof()
-        async with asyncio.timeout(60):
-            try:
-                while data := await reader.read(65_536):
-                    assert b"\x0bgrpc-status\x0213" not in data, seed  # INTERNAL
-            except ConnectionError:
-                pass
-        writer.close()
+        try:
+            writer.write(mutated(random.Random(seed)))
+            async with asyncio.timeout(60):
+                with suppress(OSError):  # the server may have closed it before the end is written
+                    writer.write_eof()
+                    while data := await reader.read(65_536):
+                        assert b"\x0bgrpc-status\x0213" not in data, seed  # INTERNAL
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
     assert not errors, errors[:3]
 
 
@@ -323,7 +326,11 @@ async def test_mutated_connections_harm_nobody(count: int, monkeypatch: pytest.M
         echo: Any = good.unary_unary(f"/{SERVICE}/echo")
         parts = [range(first, count, 8) for first in range(8)]
         attacks = asyncio.gather(*(attack(address, part, errors) for part in parts))
-        while not attacks.done():
-            assert await echo(b"good", timeout=60) == b"good"
-            await asyncio.sleep(0.05)
-        await attacks
+        try:
+            while not attacks.done():
+                assert await echo(b"good", timeout=60) == b"good"
+                await asyncio.sleep(0.05)
+            await attacks
+        finally:
+            attacks.cancel()
+            await asyncio.wait([attacks])
