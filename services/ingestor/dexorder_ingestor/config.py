@@ -59,8 +59,8 @@ class IngestorSettings(ServiceSettings):
     dispatch_deadline_seconds: float = Field(default=3600.0, gt=0)
     """Longest time, in seconds, that a dispatch may take before it is returned to the relay."""
     publish_timeout_seconds: float = Field(default=180.0, gt=0)
-    """Longest time, in seconds, that one record or report may take before its dispatch is returned to the relay. The
-    relay's attempts together must last longer than its request_timeout, or an outage of Kafka ends a request as ERROR."""
+    """Longest time, in seconds, that one record or report may take before its dispatch is returned to the relay. All
+    attempts of a job must last longer than the relay's request_timeout, so that an outage of Kafka ends no request."""
     rpc_timeout_seconds: float = Field(default=10.0, gt=0)
     """Deadline of one call to the gateway or the relay, in seconds."""
     complete_repeat_seconds: float = Field(default=60.0, ge=0)
