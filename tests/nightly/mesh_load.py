@@ -216,6 +216,8 @@ class Events:
                     async with http.ws_connect(address, heartbeat=5.0) as socket:
                         await socket.send_json({"authorize": {"token": self._token, "cursor": cursor}})
                         async for message in socket:
+                            if message.type is not aiohttp.WSMsgType.TEXT:
+                                break  # a heartbeat that a stopped gateway did not answer: connect again
                             ((kind, value),) = json.loads(message.data).items()
                             if kind == "error" and value["code"] == "UNAVAILABLE":
                                 break  # the gateway is stopping
