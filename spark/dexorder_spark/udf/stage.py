@@ -49,6 +49,8 @@ _MOST_AT_ONCE = 2_000
 """Points, or batches, that are fed at once; fewer of a slow UDF."""
 _FED_AT_ONCE_S = 0.25
 """Time that one of these pieces should take, so that status and ``stop`` are looked at several times a second."""
+_PULSE_SECONDS = 0.4
+"""Longest time between two renewals of the status. The next report to the relay follows within half a second."""
 _SENT_SECONDS = 5.0
 """Longest time between two commits of what was sent on, so of the rows of which copies come after a kill."""
 _STOP_GRACE_S = 0.5
@@ -269,11 +271,11 @@ class UdfStage:
     def _wait(self, seconds: float) -> None:
         """Wait for the next look at the topic. Keep the status and the record of sent rows current while waiting."""
         end_s = time.monotonic() + seconds
-        while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, 1.0)):
+        while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, _PULSE_SECONDS)):
             self._pulse()
 
     def _pulse(self) -> None:
-        """Renew the status, commit the number of sent rows, and raise Stopped at ``stop``; called every second."""
+        """Renew the status and commit the number of sent rows, every `_PULSE_SECONDS`; raise Stopped at ``stop``."""
         if self._stop.is_set():
             raise Stopped("stopping in the middle of a batch")
         self._keep_sent()
