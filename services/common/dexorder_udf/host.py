@@ -132,6 +132,15 @@ class UdfHost:
         released, self._released = self._released, []
         return released
 
+    def look(self) -> None:
+        """Start a UDF again that has ended while it was not fed. Call it between two calls of `process`.
+
+        Raises:
+            UdfError: The UDF has failed.
+        """
+        self._check_running()
+        self._perform(lambda link: link.look())
+
     def exchange(self, items: Iterable[Point | Batch]) -> list[Point | Batch]:
         """Feed items without a snapshot, for a UDF that is not to be started again.
 

@@ -108,6 +108,19 @@ class Link:
         """Wait until the UDF has taken the input under way. Of an agent that answers in order, all output is there."""
         self._run(lambda: not self._pace.is_under_way, "take its input", "answer_seconds", keepalive=True)
 
+    def look(self) -> None:
+        """Take what has arrived, without a wait; UdfGone if the UDF has ended."""
+        poll = select.poll()
+        poll.register(self._connection.read_fd, select.POLLIN)
+        if self._connection.pid_fd >= 0:
+            poll.register(self._connection.pid_fd, select.POLLIN)
+        events = dict(poll.poll(0))
+        if self._connection.pid_fd in events:
+            self._read_rest()
+            raise self._ended()
+        if events and self._read() < 0:
+            raise self._ended()
+
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
         """Return the outputs of everything that was fed, and the state after it."""
         request = messages.encode_message(pb.SnapshotRequest())

@@ -230,9 +230,9 @@ class UdfStage:
             self._pulse()
             if read is None:
                 self._lag = 0
-                self._wait(self._poll_seconds)
+                self._wait(host, self._poll_seconds)
             elif not read.lag:
-                self._wait(begun_s + self._batch_seconds - time.monotonic())
+                self._wait(host, begun_s + self._batch_seconds - time.monotonic())
 
     def _process(self, host: UdfHost, fed: Sequence[Point | Batch]) -> tuple[list[Point | Batch], bytes]:
         """Feed points in pieces that take a moment each, even if the UDF is slow."""
@@ -268,10 +268,11 @@ class UdfStage:
             self._loaded = self._lake.commit_sent(loaded, sent)
         self._committed_s = time.monotonic()
 
-    def _wait(self, seconds: float) -> None:
-        """Wait for the next look at the topic. Keep the status and the record of sent rows current while waiting."""
+    def _wait(self, host: UdfHost, seconds: float) -> None:
+        """Wait for the next look at the topic. Notice its end; keep status and sent rows current."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, _PULSE_SECONDS)):
+            host.look()
             self._pulse()
 
     def _pulse(self) -> None:

@@ -146,6 +146,22 @@ def test_a_killed_udf_continues_from_the_snapshot_with_the_input_since() -> None
     assert [each.fields["mean"] for each in outputs[2:]] == [float(n - 1) for n in range(2, 100)]  # type: ignore[union-attr]
 
 
+def test_an_end_between_two_calls_is_noticed_without_data_and_costs_no_output() -> None:
+    with started(spec("average", backoff_seconds=0.01)) as host:
+        outputs = host.process(numbered(0, 50))
+        host.look()
+        assert host.restarts == 0
+        kill(host)
+        while not host.restarts:
+            host.look()
+        outputs += host.checkpoint()[0]
+        kill(host)
+        while host.restarts < 2:
+            host.look()
+        outputs += host.process(numbered(50, 60)) + host.checkpoint()[0]
+    assert [each.time_ns for each in outputs] == list(range(60))  # type: ignore[union-attr]
+
+
 def test_outputs_are_handed_over_before_the_checkpoint_once_a_snapshot_covers_them() -> None:
     with started(spec("average", replay_limit_bytes=1000)) as host:
         outputs = host.process(numbered(0, 3000))
