@@ -1,8 +1,7 @@
 """Completion of the shell: answers a key press from a table of all commands.
 
 Typer gives the same answers, but only after it has imported and built every command. ``completion_table`` writes the
-table,
-and the scripts that ``--install-completion`` installs are Typer's own: they run the command with the words of the
+table. The scripts that ``--install-completion`` installs are Typer's own: they run the command with the words of the
 command line in the environment. Imports only fast modules.
 """
 

@@ -132,11 +132,12 @@ class Batches:
     async def _follow(self, part: Sequence[HistoryRequest]) -> None:
         """Submit requests and tell what becomes of each."""
         try:
-            if batch := [each for each in part if self._has_batches and not each.refresh]:
+            in_batch = self._has_batches
+            if batch := [each for each in part if in_batch and not each.refresh]:
                 await self._follow_batch(batch)
             async with asyncio.TaskGroup() as group:
                 for each in part:
-                    if each not in batch:
+                    if not in_batch or each.refresh:
                         group.create_task(self._follow_one(each))
         except BaseExceptionGroup as group_error:
             self._break(group_error.exceptions[0])

@@ -9,19 +9,15 @@ from pathlib import Path
 from typing import IO
 
 from dexorder_common.model.instrument import Instrument
+from dexorder_common.storage.whole_file import replaced
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of ``path`` when the block succeeds; make its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    try:
-        with fresh.open("wb") as stream:
-            yield stream
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with replaced(path) as stream:
+        yield stream
 
 
 def safe_name(text: str) -> str:

@@ -42,8 +42,7 @@ def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
     """Resolve with Ivy into ``scratch/tree``.
 
     ``scratch`` contains its cache too, because a failed download in the user's Ivy cache would fail again. A second
-    call
-    with the same ``scratch`` continues the first one. ResolveError if a jar could not be found or downloaded.
+    call with the same ``scratch`` continues the first one. ResolveError if a jar could not be found or downloaded.
     """
     module = scratch / "ivy.xml"
     module.write_text(ivy_module(wanted))

@@ -110,15 +110,7 @@ class Link:
 
     def look(self) -> None:
         """Take what has arrived, without a wait; UdfGone if the UDF has ended."""
-        poll = select.poll()
-        poll.register(self._connection.read_fd, select.POLLIN)
-        if self._connection.pid_fd >= 0:
-            poll.register(self._connection.pid_fd, select.POLLIN)
-        events = dict(poll.poll(0))
-        if self._connection.pid_fd in events:
-            self._read_rest()
-            raise self._ended()
-        if events and self._read() < 0:
+        if self._has_ended(0.0):
             raise self._ended()
 
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
@@ -131,16 +123,8 @@ class Link:
         """End the input and read until the UDF ends its output; return False if it has not within this time."""
         self._connection.half_close()
         deadline = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self._connection.read_fd, select.POLLIN)
-        if self._connection.pid_fd >= 0:
-            poll.register(self._connection.pid_fd, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            events = dict(poll.poll(left * 1000))
-            if self._connection.read_fd in events and self._read() < 0:
-                return True
-            if self._connection.pid_fd in events:
-                self._read_rest()
+            if self._has_ended(left):
                 return True
         return False
 
@@ -259,18 +243,22 @@ class Link:
     def _input_closed(self) -> UdfGone:
         """Return why no more input is taken. An error that the UDF sent before it ended is raised."""
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while (left := deadline - time.monotonic()) > 0 and not self._stop.is_set():
+            if self._has_ended(left):
+                return self._ended()
+        return UdfGone(self._spec.name, "it closed its input" + self._unfinished())
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Wait this long for output or the end of the process, and take the output; return whether it is the last."""
         poll = select.poll()
         for fd in (self._connection.read_fd, self._connection.pid_fd):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0 and not self._stop.is_set():
-            events = dict(poll.poll(left * 1000))
-            if self._connection.pid_fd in events:
-                self._read_rest()
-                return self._ended()
-            if events and self._read() < 0:
-                return self._ended()
-        return UdfGone(self._spec.name, "it closed its input" + self._unfinished())
+        events = dict(poll.poll(seconds * 1000))
+        if self._connection.pid_fd in events:
+            self._read_rest()
+            return True
+        return bool(events) and self._read() < 0
 
     def _read_rest(self) -> None:
         """Take the output that has arrived of a process that has ended; a child of it may still hold the other end."""

@@ -9,8 +9,7 @@ Most batches contain only new rows, so the driver first reads the table in the b
     more than the driver should read          a MERGE by Spark
 
 Each commit requires that the table has not changed since it was read, and each way is idempotent, because a row with
-the
-same or a larger version is left unchanged.
+the same or a larger version is left unchanged.
 """
 
 from __future__ import annotations

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
-def replace_text(path: Path, text: str, *, synced: bool = False) -> None:
-    """Write a text in UTF-8 beside ``path`` and rename it to ``path``.
+@contextmanager
+def replaced(path: Path, *, synced: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file beside ``path`` that is renamed to ``path`` when the block succeeds, and removed when it fails.
 
     Processes that write the same file at once do not disturb each other; the last rename wins.
 
@@ -19,12 +23,17 @@ def replace_text(path: Path, text: str, *, synced: bool = False) -> None:
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with fresh.open("wb") as stream:
+            yield stream
             if synced:
-                file.flush()
-                os.fsync(file.fileno())
+                stream.flush()
+                os.fsync(stream.fileno())
         fresh.replace(path)
-    except BaseException:
+    finally:
         fresh.unlink(missing_ok=True)
-        raise
+
+
+def replace_text(path: Path, text: str, *, synced: bool = False) -> None:
+    """Replace a file by a text in UTF-8; see `replaced`."""
+    with replaced(path, synced=synced) as stream:
+        stream.write(text.encode())
