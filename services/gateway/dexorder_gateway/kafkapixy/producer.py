@@ -16,13 +16,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from dexorder_common.kafka.client_errors import produce_error
 from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, producer_options
-from dexorder_gateway.kafkapixy.landing import Landing
+from dexorder_gateway.kafkapixy.inline_future import InlineFuture
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, Mode
 from dexorder_gateway.keys.ledger import Placed, Placing
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
-Waiting = Placing | Landing[Placed]
+Waiting = Placing | InlineFuture[Placed]
 Report = tuple[Waiting | None, KafkaError | None, str, int, Placed]
 """What the caller waits for (None: async), error, topic, bytes, partition and offset."""
 
@@ -80,7 +80,7 @@ class RecordProducer:
         self._reports: deque[Report] = deque()
         self._waking = False  # whether the loop was woken and has not taken the reports yet
         self._fatal_error = False
-        self._landings: dict[Landing[Placed], tuple[float, str]] = {}
+        self._deadlines: dict[InlineFuture[Placed], tuple[float, str]] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self.queued = 0
         # The first is the event loop's, the second the thread's: their difference is the number still awaited.
@@ -97,15 +97,15 @@ class RecordProducer:
     async def send(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placed:
         """Write one record; return once all in-sync replicas have it, or raise `produce_error` within the timeout."""
         loop = asyncio.get_running_loop()
-        record = Landing[Placed](loop)
+        record = InlineFuture[Placed](loop)
         self._queue(topic, key, value, headers, record)
-        self._landings[record] = loop.time() + self._timeout_s, topic
+        self._deadlines[record] = loop.time() + self._timeout_s, topic
         if self._expiry is None:
             self._expiry = loop.call_later(self._timeout_s, self._expire)
         try:
             return await record
         finally:
-            del self._landings[record]
+            del self._deadlines[record]
 
     def begin(
         self, topic: str, key: bytes | None, value: bytes, headers: Headers, partition: int | None = None
@@ -172,7 +172,7 @@ class RecordProducer:
         """Fail the records that wait too long; all wait equally long, so the first one is the next."""
         loop = asyncio.get_running_loop()
         now_s, self._expiry = loop.time(), None
-        for record, (deadline_s, topic) in list(self._landings.items()):
+        for record, (deadline_s, topic) in list(self._deadlines.items()):
             if deadline_s > now_s:
                 self._expiry = loop.call_at(deadline_s, self._expire)
                 break

@@ -26,7 +26,7 @@ from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay.config import RelaySettings
-from dexorder_relay.requests.fair_room import FairRoom
+from dexorder_relay.requests.fair_semaphore import FairSemaphore
 from dexorder_relay.triggers.text_worker import limit_memory
 
 EVENTS_IN_AN_ANSWER = 100
@@ -98,7 +98,7 @@ class Backtests:
 
     def __init__(self, catalog: CatalogSettings, settings: RelaySettings) -> None:
         self._catalog = catalog
-        self._room = FairRoom(settings.parallel_backtests)
+        self._semaphore = FairSemaphore(settings.parallel_backtests)
         self._max_rows = settings.backtest_rows
         self._seconds = settings.backtest_seconds
 
@@ -115,7 +115,7 @@ class Backtests:
             Exhausted: It takes too long, or too much memory.
             Unavailable: The tables can't be read.
         """
-        async with self._room.place(client_id):
+        async with self._semaphore.place(client_id):
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.errors import Exhausted, SuiteError, Unavailable
-from dexorder_relay.requests.fair_room import FairRoom
+from dexorder_relay.requests.fair_semaphore import FairSemaphore
 from dexorder_relay.triggers.text_worker import LENGTH, MAX_CPU_SECONDS, MAX_MEMORY_BYTES
 
 WORKERS = 2
@@ -44,7 +44,7 @@ class TextChecks:
 
     def __init__(self, module: str = "dexorder_relay.triggers.text_worker") -> None:
         self._module = module
-        self._room = FairRoom(WORKERS)
+        self._semaphore = FairSemaphore(WORKERS)
         self._idle: list[asyncio.subprocess.Process] = []
 
     async def periods(self, texts: Sequence[Text], client_id: str = "") -> list[int | SuiteError]:
@@ -68,7 +68,7 @@ class TextChecks:
             InvalidSql: Both together need too much.
             Unavailable: The machine is too busy.
         """
-        async with self._room.place(client_id):
+        async with self._semaphore.place(client_id):
             verdicts = await self._verdicts([(*new, *old)])
         if not verdicts:
             raise InvalidSql(1, 1, _TOO_MUCH)
@@ -83,7 +83,7 @@ class TextChecks:
             if costly == MAX_COSTLY:
                 return found + [Exhausted(_NOT_CHECKED)] * (len(texts) - len(found))
             part = texts[len(found) : len(found) + TEXTS_AT_ONCE]
-            async with self._room.place(client_id):  # others have their turn after each part
+            async with self._semaphore.place(client_id):  # others have their turn after each part
                 verdicts = await self._verdicts(part)
             found += map(_period_or_refusal, verdicts)
             if len(verdicts) < len(part):

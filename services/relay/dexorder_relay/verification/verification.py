@@ -24,7 +24,7 @@ from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.rpc.identity import Caller, current_caller
 from dexorder_relay.reading.rows import RowSummary
 from dexorder_relay.requests.context import Context
-from dexorder_relay.requests.fair_room import FairRoom
+from dexorder_relay.requests.fair_semaphore import FairSemaphore
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state.compare import COUNTS, RANGES, WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
 from dexorder_relay.verification.mending import TableMender
@@ -112,7 +112,7 @@ class Verifier:
         self._submitter = submitter
         self._mender = mender
         self._values = values
-        self._one_window = FairRoom(1)
+        self._one_window = FairSemaphore(1)
 
     async def run(
         self, series: Series, requested: TimeRange, caller: Caller | None, *, values: bool, repair: bool

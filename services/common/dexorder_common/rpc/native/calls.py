@@ -29,10 +29,10 @@ from dexorder_common.rpc.native.framing import (
     only_message,
     too_large,
 )
+from dexorder_common.rpc.native.inline_task import InlineTask
 from dexorder_common.rpc.native.line import CallerLeft, Line
 from dexorder_common.rpc.native.metadata import parse_timeout
 from dexorder_common.rpc.native.methods import Method
-from dexorder_common.rpc.native.stepping import Steps
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +55,8 @@ class Call(CallContext):
         "_method",
         "_requests",
         "_room",
-        "_steps",
         "_stream",
+        "_task",
         "_timer",
     )
 
@@ -67,7 +67,7 @@ class Call(CallContext):
         self._line = line
         self._deframer: Deframer | None = None
         self._is_gzip = False
-        self._steps: Steps[Any] | None = None
+        self._task: InlineTask[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_head = False
         self._is_gone = False
@@ -111,7 +111,7 @@ class Call(CallContext):
         """Note that the sent data has left."""
         self._is_waiting = False
         resolve(self._room)
-        if self._steps is None and not self._is_gone:  # the answer was sent, its status waited for it
+        if self._task is None and not self._is_gone:  # the answer was sent, its status waited for it
             self._finish()
             self._close()
 
@@ -160,22 +160,22 @@ class Call(CallContext):
         answers = self._method.behavior(request, self)
         if self._method.response_streaming:
             answers = self._send_all(answers)
-        steps = Steps(answers, self._loop, self._line.context(), self._left)
+        task = InlineTask(answers, self._loop, self._line.context(), self._left)
         try:
-            is_done, result = steps.first()
+            is_done, result = task.first()
         except (Exception, asyncio.CancelledError) as error:
             self._fail(error)
             return
         if is_done:
             self._succeed(result)
             return
-        self._steps = steps
+        self._task = task
         self._set_timer(None)
         if self._is_gone:  # the deadline, or the client, was faster than the first wait
-            steps.cancel()
+            task.cancel()
 
     def _left(self, result: Any, error: BaseException | None) -> None:
-        self._steps = None
+        self._task = None
         if error is None:
             self._succeed(result)
         else:
@@ -256,10 +256,10 @@ class Call(CallContext):
         """Let the handler leave."""
         self._is_gone = True
         resolve(self._room)
-        if self._steps is None:
+        if self._task is None:
             self._close()
         else:
-            self._steps.cancel()
+            self._task.cancel()
 
     def _close(self) -> None:
         if self._timer is not None:

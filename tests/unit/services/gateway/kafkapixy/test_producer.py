@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from dexorder_common.kafka.client_errors import RecordRefused
 from dexorder_common.model.errors import Exhausted, Uncertain
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
-from dexorder_gateway.kafkapixy.landing import Landing
+from dexorder_gateway.kafkapixy.inline_future import InlineFuture
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
 from dexorder_gateway.kafkapixy.producer import RecordProducer, RoundRobin
 from tests.rig.processes import free_ports
@@ -100,7 +100,7 @@ async def test_a_busy_loop_is_woken_once_for_all_reports(monkeypatch: pytest.Mon
 async def test_a_call_that_waits_for_kafka_is_no_task() -> None:
     of = producer(CollectorRegistry(), ProduceConfig())
     tasks, waiting = asyncio.all_tasks(), of.send("t", b"", b"v", [])
-    assert isinstance(waiting.send(None), Landing)
+    assert isinstance(waiting.send(None), InlineFuture)
     assert asyncio.all_tasks() == tasks
     waiting.close()
     await of.close(0.1)

@@ -12,7 +12,7 @@ import pytest
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.errors import Exhausted, SuiteError
-from dexorder_relay.requests.fair_room import FairRoom
+from dexorder_relay.requests.fair_semaphore import FairSemaphore
 from dexorder_relay.triggers import text_checks
 from dexorder_relay.triggers.text_checks import TextChecks
 from tests.paths import ROOT
@@ -71,7 +71,7 @@ async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
     checks: TextChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_checks, "WORKERS", 1)
-    checks._room = FairRoom(1)
+    checks._semaphore = FairSemaphore(1)
     good = [f"SELECT * FROM ohlc WHERE close > {n}" for n in range(400)]
     texts = [good[0], "loop", good[0], "SELECT", "memory", good[1], "memory ", *good[2:200]]
     batch = asyncio.create_task(checks.periods([(each, {}) for each in texts]))
@@ -86,7 +86,7 @@ async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
 
 
 async def test_a_client_with_many_costly_texts_delays_another_one_by_one_of_them(checks: TextChecks) -> None:
-    checks._room = FairRoom(1)
+    checks._semaphore = FairSemaphore(1)
     ended: list[str] = []
 
     async def check(client_id: str, text: str) -> None:

@@ -7,15 +7,15 @@ import random
 from collections import Counter
 from contextlib import suppress
 
-from dexorder_relay.requests.fair_room import FairRoom
+from dexorder_relay.requests.fair_semaphore import FairSemaphore
 
 
 async def test_a_client_with_a_thousand_pieces_delays_another_one_by_a_piece_of_each_client() -> None:
-    room, order = FairRoom(1), list[str]()
+    semaphore, order = FairSemaphore(1), list[str]()
     ended = asyncio.Event()
 
     async def piece(client_id: str) -> None:
-        async with room.place(client_id):
+        async with semaphore.place(client_id):
             if not order:
                 await ended.wait()
             order.append(client_id)
@@ -30,9 +30,9 @@ async def test_a_client_with_a_thousand_pieces_delays_another_one_by_a_piece_of_
 
 
 async def test_a_client_alone_has_all_places() -> None:
-    room = FairRoom(2)
-    async with room.place("a"), room.place("a"):
-        third = asyncio.create_task(room.place("a").__aenter__())
+    semaphore = FairSemaphore(2)
+    async with semaphore.place("a"), semaphore.place("a"):
+        third = asyncio.create_task(semaphore.place("a").__aenter__())
         assert not (await asyncio.wait({third}, timeout=0.01))[0]
     await third
 
@@ -41,11 +41,13 @@ async def test_no_place_is_lost_or_made_by_callers_that_go() -> None:
     """Pieces fail and are cancelled at any moment, also in the one in which they are given a place."""
     draw = random.Random(40)
     for _ in range(200):
-        room, inside, most = FairRoom(2), Counter[str](), 0
+        semaphore, inside, most = FairSemaphore(2), Counter[str](), 0
 
-        async def piece(client_id: str, steps: int, room: FairRoom = room, inside: Counter[str] = inside) -> None:
+        async def piece(
+            client_id: str, steps: int, semaphore: FairSemaphore = semaphore, inside: Counter[str] = inside
+        ) -> None:
             nonlocal most
-            async with room.place(client_id):
+            async with semaphore.place(client_id):
                 inside[client_id] += 1
                 most = max(most, inside.total())
                 try:
@@ -63,4 +65,4 @@ async def test_no_place_is_lost_or_made_by_callers_that_go() -> None:
         for each in tasks:
             with suppress(asyncio.CancelledError, OSError):
                 await each
-        assert (room._free, room._waiting, inside.total()) == (2, {}, 0) and most <= 2
+        assert (semaphore._free, semaphore._waiting, inside.total()) == (2, {}, 0) and most <= 2

@@ -1,4 +1,4 @@
-"""Room for a few pieces of work at a time, in which clients that wait take turns.
+"""A semaphore whose waiting clients take turns.
 
 A client that wants a thousand pieces at once delays another client by the running piece and one more.
 """
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class FairRoom:
-    """Places, and the clients that wait for one; belongs to one event loop."""
+class FairSemaphore:
+    """Limit on the pieces of work at a time, with a queue for each client; belongs to one event loop."""
 
     def __init__(self, places: int) -> None:
         self._free = places

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Landing(Generic[T]):
+class InlineFuture(Generic[T]):
     """Awaitable by one coroutine, of a Task or of the native transport; settle it in a callback of the event loop."""
 
     __slots__ = ("_asyncio_future_blocking", "_callback", "_context", "_error", "_is_done", "_loop", "_result")
@@ -63,7 +63,7 @@ class Landing(Generic[T]):
         return result
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
-        """Take the continuation; asyncio's Task and `Steps` call it once, before the result is set."""
+        """Take the continuation; asyncio's Task and `InlineTask` call it once, before the result is set."""
         self._callback, self._context = callback, context
 
     def _land(self) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dexorder_common.rpc.native.stepping import Steps
+from dexorder_common.rpc.native.inline_task import InlineTask
 
 value: ContextVar[str] = ContextVar("value", default="outside")
 Drive = Callable[[Coroutine[Any, Any, Any], Callable[[Any], object]], Coroutine[Any, Any, Any]]
 
 
-async def as_steps(coroutine: Coroutine[Any, Any, Any], act: Callable[[Any], object] = lambda steps: None) -> Any:
-    """Run a coroutine in a callback of the loop, as a connection does; ``act`` gets the Steps once it waits."""
+async def as_steps(coroutine: Coroutine[Any, Any, Any], act: Callable[[Any], object] = lambda task: None) -> Any:
+    """Run a coroutine in a callback of the loop, as a connection does; ``act`` gets the InlineTask once it waits."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -28,17 +28,17 @@ async def as_steps(coroutine: Coroutine[Any, Any, Any], act: Callable[[Any], obj
             done.set_exception(_Raised(error))
 
     def now() -> None:
-        steps = Steps(coroutine, loop, copy_context(), ended)
+        task = InlineTask(coroutine, loop, copy_context(), ended)
         try:
-            is_done, result = steps.first()
+            is_done, result = task.first()
         except (Exception, asyncio.CancelledError) as error:
             ended(None, error)
             return
-        assert is_done is steps.done()
+        assert is_done is task.done()
         if is_done:
             ended(result, None)
         else:
-            act(steps)
+            act(task)
 
     loop.call_soon(now)
     try:
@@ -266,11 +266,11 @@ async def test_no_task_runs_beside_the_coroutine() -> None:
 
     tasks = asyncio.all_tasks()
 
-    def act(steps: Any) -> None:
+    def act(task: Any) -> None:
         seen.append(asyncio.current_task())
         assert asyncio.all_tasks() - tasks == set()
         asyncio.get_running_loop().call_soon(future.set_result, None)
 
     running = partial(as_steps, wait(), act)
     await running()
-    assert seen[0] is seen[2] and isinstance(seen[0], Steps) and seen[1] is None
+    assert seen[0] is seen[2] and isinstance(seen[0], InlineTask) and seen[1] is None

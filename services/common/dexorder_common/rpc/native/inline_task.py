@@ -1,9 +1,9 @@
 """Coroutines that run at once, inside the caller, and continue inside the callbacks of their futures.
 
-A Task costs two turns of the event loop in addition to its futures' turns: one to start, one to report its end. `Steps`
-drives a coroutine by asyncio's own protocol for futures and needs neither: a call that waits for one future continues
-in that future's callback and is answered there. While it runs, `asyncio.current_task` returns the `Steps`, so timeouts
-and TaskGroups work in it.
+A Task costs two turns of the event loop in addition to its futures' turns: one to start, one to report its end.
+`InlineTask` drives a coroutine by asyncio's own protocol for futures and needs neither: a call that waits for one
+future continues in that future's callback and is answered there. While it runs, `asyncio.current_task` returns the
+`InlineTask`, so timeouts and TaskGroups work in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ended = Callable[[Any, BaseException | None], None]
 """Takes the result of a coroutine, or what it has raised."""
 
 
-class Steps(Generic[T]):
+class InlineTask(Generic[T]):
     """A coroutine that has waited at least once; of a Task it has what code inside of it uses."""
 
     __slots__ = (

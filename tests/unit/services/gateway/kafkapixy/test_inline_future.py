@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from dexorder_common.rpc.native.stepping import Steps
-from dexorder_gateway.kafkapixy.landing import Landing
+from dexorder_common.rpc.native.inline_task import InlineTask
+from dexorder_gateway.kafkapixy.inline_future import InlineFuture
 
 
 async def test_a_waiter_goes_on_inside_the_call_that_settles() -> None:
     loop = asyncio.get_running_loop()
-    record, ended = Landing[int](loop), list[Any]()
+    record, ended = InlineFuture[int](loop), list[Any]()
 
     async def wait() -> int:
         return 1 + await record
 
     def now() -> None:
-        steps = Steps(wait(), loop, copy_context(), lambda result, error: ended.append((result, error)))
-        assert steps.first() == (False, None)
+        task = InlineTask(wait(), loop, copy_context(), lambda result, error: ended.append((result, error)))
+        assert task.first() == (False, None)
         record.set_result(6)
         assert ended == [(7, None)]
 
@@ -34,9 +34,9 @@ async def test_a_waiter_goes_on_inside_the_call_that_settles() -> None:
 @pytest.mark.parametrize("is_early", [True, False])
 async def test_a_task_gets_the_result_or_the_error(is_early: bool) -> None:
     loop = asyncio.get_running_loop()
-    good, bad = Landing[int](loop), Landing[int](loop)
+    good, bad = InlineFuture[int](loop), InlineFuture[int](loop)
 
-    async def wait(record: Landing[int]) -> int:
+    async def wait(record: InlineFuture[int]) -> int:
         return await record
 
     def settle() -> None:
@@ -53,7 +53,7 @@ async def test_a_task_gets_the_result_or_the_error(is_early: bool) -> None:
 
 
 async def test_a_waiter_that_is_cancelled_leaves_and_a_late_result_is_nobodys() -> None:
-    record = Landing[int](asyncio.get_running_loop())
+    record = InlineFuture[int](asyncio.get_running_loop())
 
     async def wait() -> int:
         return await record
@@ -68,7 +68,7 @@ async def test_a_waiter_that_is_cancelled_leaves_and_a_late_result_is_nobodys() 
 
 
 async def test_a_timeout_around_it() -> None:
-    record = Landing[int](asyncio.get_running_loop())
+    record = InlineFuture[int](asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
             await record
@@ -77,7 +77,7 @@ async def test_a_timeout_around_it() -> None:
 async def test_a_waiter_that_fails_in_its_end_does_not_keep_others_from_theirs() -> None:
     """What a call does after its wait, such as writing its answer, runs in the callback that settles many."""
     loop = asyncio.get_running_loop()
-    records, ended, told = [Landing[int](loop) for _ in range(3)], list[Any](), list[Any]()
+    records, ended, told = [InlineFuture[int](loop) for _ in range(3)], list[Any](), list[Any]()
     loop.set_exception_handler(lambda _, facts: told.append(facts["exception"]))
 
     def end(result: Any, error: BaseException | None) -> None:
@@ -85,12 +85,12 @@ async def test_a_waiter_that_fails_in_its_end_does_not_keep_others_from_theirs()
             raise ValueError("can't be written")
         ended.append(result)
 
-    async def wait(record: Landing[int]) -> int:
+    async def wait(record: InlineFuture[int]) -> int:
         return await record
 
     def now() -> None:
         for record in records:
-            Steps(wait(record), loop, copy_context(), end).first()
+            InlineTask(wait(record), loop, copy_context(), end).first()
         for number, record in enumerate(records):
             record.set_result(number)
 
