@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -193,12 +193,13 @@ def prepare(
 def wait_ready(bootstrap: str, timeout_s: float) -> None:
     """Wait until a broker answers with its metadata; TimeoutError has the last reason why none does."""
     # Refused connections are expected while the broker starts; librdkafka would print each of them.
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500})
+    options: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500}
     deadline = time.monotonic() + timeout_s
     reason = "no answer"
     while (left := deadline - time.monotonic()) > 0:
         try:
-            if admin.list_topics(timeout=min(left, 1.0)).brokers:
+            # A client that has learned the advertised port asks only there, where a proxy may not listen yet.
+            if AdminClient(options).list_topics(timeout=min(left, 1.0)).brokers:
                 return
         except KafkaException as error:
             reason = str(error.args[0])
