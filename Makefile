@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 # pytest keeps the rewritten tests, so that each worker of the next run need not compile them again.
 export PYTHONDONTWRITEBYTECODE :=
 # More workers than cores: the groups of tests that share Kafka, Spark or a suite mostly wait. conftest.py sorts them.
-WORKERS := 4
+WORKERS := 5
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
 LIGHT := .venv/.light-done

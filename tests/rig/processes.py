@@ -34,12 +34,18 @@ _FORK.set_forkserver_preload(
 )
 
 
-def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain: Callable[[], str] = str) -> None:
+def until(
+    condition: Callable[[], bool],
+    seconds: float = WAIT_SECONDS,
+    explain: Callable[[], str] = str,
+    *,
+    every_seconds: float = 0.02,
+) -> None:
     """Poll until the condition is true; at the deadline raise AssertionError with the explanation."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s\n{explain()}"
-        time.sleep(0.02)
+        time.sleep(every_seconds)
 
 
 def free_ports(count: int) -> list[int]:

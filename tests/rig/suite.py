@@ -159,7 +159,12 @@ class Suite:
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until every part is ready."""
-        until(lambda: self.dexorder("status", "--dir", str(self.directory)).returncode == 0, seconds, self.logs)
+        status = (
+            "status",
+            "--dir",
+            str(self.directory),
+        )  # costs half a second of a core, which the suite needs to start
+        until(lambda: self.dexorder(*status).returncode == 0, seconds, self.logs, every_seconds=0.7)
 
     def logs(self) -> str:
         """Return the last lines of every part's log, for the message of a failure."""

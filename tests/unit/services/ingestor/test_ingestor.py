@@ -11,6 +11,7 @@ import pytest
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from tests.examples import first_in_gate
 from tests.unit.services.ingestor.conftest import MINUTE_NS, NOW_NS, Sim, StartWorld, World, minutes
 from tests.unit.services.ingestor.fakes import Record, dispatch
 
@@ -174,7 +175,7 @@ GOOD = 9_960
 """Whole cells of ten answers, of which each but the first repeats a candle."""
 
 
-@pytest.mark.parametrize("kind", ["http_503", "html", "empty", "http_403"])
+@pytest.mark.parametrize("kind", first_in_gate(["http_503", "empty", "html", "http_403"], 2))
 async def test_exchange_that_stays_bad_ends_in_error_after_the_good_pages(
     sim: Sim, world_of: StartWorld, kind: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from tests.examples import first_in_gate
 from tests.unit.services.ingestor.conftest import Sim, exchanges_file, minutes, running_world
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run_job
@@ -22,7 +23,7 @@ SILENT = ("short", "hole", "drop_first", "drop_last", "duplicate_tail", "outside
 """But ``edited``: a sound lie that no second answer speaks of (docs/completeness.md, what is not promised)."""
 
 
-@pytest.mark.parametrize("kind", [None, *LOUD, *SILENT])
+@pytest.mark.parametrize("kind", first_in_gate([None, *SILENT, *LOUD], 1 + len(SILENT)))
 async def test_candles_from_spoiled_trades_are_the_exchanges_own(tmp_path: Path, sim: Sim, kind: str | None) -> None:
     truth = await sim.truth(SPAN)
     await sim.faults(*([{"kind": kind, "every": 4}] if kind else []))

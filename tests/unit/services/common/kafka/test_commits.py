@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def test_committed_ranges_are_read_back(case: tuple[int, list[Range]]) -> None:
 
 
 @given(ranges_above(), st.text(max_size=8))
-def test_foreign_bytes_behind_the_full_stop_change_nothing(case: tuple[int, list[Range]], garbage: str) -> None:
+def test_foreign_bytes_behind_the_seal_change_nothing(case: tuple[int, list[Range]], garbage: str) -> None:
     offset, ranges = case
     metadata = commit_metadata(offset, ranges)
     if metadata:
@@ -76,10 +78,20 @@ def test_text_is_limited_to_whole_pairs(case: tuple[int, list[Range]], limit: in
     assert kept == ranges[: len(kept)]
 
 
-@pytest.mark.parametrize("metadata", ["BBBC", "BBBC9\x7f", "BBX\ufffdU", "NOT.OURS", "B."])
+@pytest.mark.parametrize("metadata", ["BBBC", "BBBC9\x7f", "BBX\ufffdU", "NOT.OURS", "B.", "BB.", "BBBC.AAAA"])
 def test_metadata_that_is_not_ours_is_refused(metadata: str) -> None:
-    with pytest.raises(ValueError, match=r"full stop|ends within|has"):
+    with pytest.raises(ValueError, match="no checksum of ours"):
         committed_ranges(0, metadata, end=100)
+
+
+def test_foreign_memory_behind_metadata_of_others_is_no_ack() -> None:
+    """Bytes of memory behind the text of another program, among them a full stop and our own earlier text."""
+    for first, second in product(range(256), b".BC\0\xff"):
+        behind = bytes([first, second, *b"BC.", 0]).decode(errors="replace")
+        assert start_position(2, "BB" + behind).acked == ()
+    sealed = commit_metadata(2, [(3, 4)])
+    assert start_position(2, sealed).acked == ((3, 4),)
+    assert start_position(3, sealed).acked == (), "the seal is of another offset"
 
 
 def test_acks_beyond_the_logs_end_are_left_out() -> None:
@@ -92,7 +104,7 @@ def test_acks_beyond_the_logs_end_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("metadata", "acked"),
-    [("", ()), ("BB.", ((6, 7),)), ("BEBB.", ((6, 10), (11, 12)))],
+    [("", ()), (commit_metadata(5, [(6, 7)]), ((6, 7),)), ("BEBB.focZ", ((6, 10), (11, 12)))],
 )
 def test_start_is_the_commit(metadata: str, acked: tuple[Range, ...]) -> None:
     assert start_position(5, metadata) == StartPosition(5, acked, committed=True)
@@ -101,10 +113,18 @@ def test_start_is_the_commit(metadata: str, acked: tuple[Range, ...]) -> None:
 def test_metadata_of_others_is_not_used() -> None:
     found = start_position(5, "BBX\ufffd")
     assert (found.offset, found.acked, found.committed) == (5, (), False)
-    assert "full stop" in found.warning
+    assert "no checksum" in found.warning
 
 
 # ---- metadata of GetOffsets and SetOffsets
+
+
+def sealed(text: str) -> str:
+    """Return what a gateway commits at offset 0 for ranges that this text denotes."""
+    return commit_metadata(0, decode_ranges(0, text))
+
+
+BBBC = sealed("BBBC")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +158,8 @@ def test_any_metadata_can_be_shown(metadata: str) -> None:
     ("text", "kept"),
     [
         ("", ""),
-        ("BBBC", "BBBC."),  # as Kafka-Pixy shows it
+        ("BBBC", BBBC),  # as Kafka-Pixy shows it
+        (BBBC, BBBC),
         ("BBBC.", "BBBC."),
         ("my note", "my note"),
         ("reset.", "reset."),
@@ -150,10 +171,10 @@ def test_any_metadata_can_be_shown(metadata: str) -> None:
 )
 def test_metadata_of_a_caller_is_kept(text: str, kept: str) -> None:
     assert metadata_to_commit(0, text, end=5) == kept
-    assert shown_metadata(0, kept)[0] == (text.removesuffix(".") if kept == "BBBC." else text)
+    assert shown_metadata(0, kept)[0] == ("BBBC" if kept == BBBC else text)
 
 
-@pytest.mark.parametrize("text", ["BB. or so", "AB.", "BBBC.x", "IB."])
+@pytest.mark.parametrize("text", [sealed("BB") + " or so", sealed("AB"), BBBC + "x", sealed("IB")])
 def test_note_that_would_be_read_as_acks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="be read as acks"):
         metadata_to_commit(0, text, end=5)
@@ -166,7 +187,7 @@ def test_kept_metadata_skips_exactly_the_ranges_it_shows(text: str, end: int) ->
     except ValueError:
         return
     shown, ranges = shown_metadata(3, kept)
-    assert shown in (text, text.removesuffix("."))
+    assert shown == text
     try:
         used = committed_ranges(3, kept, end=end)
     except ValueError:

@@ -221,8 +221,8 @@ def test_commits_are_the_changed_positions() -> None:
     fetch(of, 1, 0, 1)
     take(of, 2)
     of.ack(1, 1)
-    assert of.commits() == {1: (0, "BB.")}
-    of.committed({1: (0, "BB."), 7: (1, "")})
+    assert of.commits() == {1: (0, "BB.mx2v")}
+    of.committed({1: (0, "BB.mx2v"), 7: (1, "")})
     assert of.commits() == {}
     of.ack(1, 0)
     assert of.commits([0, 1]) == of.commits([1]) == {1: (2, "")}
@@ -243,7 +243,7 @@ def test_commit_without_sparse_acks_is_the_first_unacked_offset() -> None:
 def test_records_acked_before_a_restart_are_passed_once_they_are_fetched() -> None:
     """Otherwise the last ones would count as lag until another record comes."""
     of: TopicQueue[str] = TopicQueue(KEPT)
-    assert of.assign(0, (0, "BBBB."), new_group=False) == 0
+    assert of.assign(0, (0, "BBBB.p005"), new_group=False) == 0
     fetch(of, 0, 0, 1, 2, 3)
     assert take(of) == ["0:0", "0:2"]
     assert of.ack(0, 0) and of.ack(0, 2)
@@ -252,7 +252,7 @@ def test_records_acked_before_a_restart_are_passed_once_they_are_fetched() -> No
 
 def test_acks_of_records_that_do_not_exist_are_cut_at_the_logs_end() -> None:
     of: TopicQueue[str] = TopicQueue(KEPT)
-    of.assign(0, (0, "BBB" + "E."), new_group=False)  # 1 and 3 to 6
+    of.assign(0, (0, "BBBE.Ki9g"), new_group=False)  # 1 and 3 to 6
     fetch(of, 0, 0, 1, 2)
     assert of.log_end(0, 3)
     assert take(of) == ["0:0", "0:2"]
@@ -296,7 +296,7 @@ def away_after_acks() -> TopicQueue[str]:
     fetch(of, 0, 0, 1, 2, 3, 4)
     take(of, 4)
     of.ack(0, 1)
-    assert of.commits() == {0: (0, "BB.")}
+    assert of.commits() == {0: (0, "BB.mx2v")}
     of.ack(0, 3)
     of.leave(0)
     assert (pending(of), of.partitions) == (0, [])
@@ -306,11 +306,11 @@ def away_after_acks() -> TopicQueue[str]:
 @pytest.mark.parametrize(
     ("commit", "start", "then", "delivered"),
     [
-        ((0, ""), 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),
-        ((0, "BB."), 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),
-        ((2, ""), 2, {0: (2, "BB.")}, ["0:2", "0:4"]),  # another member continued
-        ((0, "CD."), 0, {0: (0, "BE.")}, ["0:0"]),
-        ((0, "XX" + "\ufffd"), 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),  # metadata of others
+        ((0, ""), 0, {0: (0, "BBBB.p005")}, ["0:0", "0:2", "0:4"]),
+        ((0, "BB.mx2v"), 0, {0: (0, "BBBB.p005")}, ["0:0", "0:2", "0:4"]),
+        ((2, ""), 2, {0: (2, "BB.tTqt")}, ["0:2", "0:4"]),  # another member continued
+        ((0, "CD.Sg/x"), 0, {0: (0, "BE.Fn/2")}, ["0:0"]),
+        ((0, "XX" + "\ufffd"), 0, {0: (0, "BBBB.p005")}, ["0:0", "0:2", "0:4"]),  # metadata of others
         ((5, ""), 5, {}, []),
     ],
 )
@@ -370,7 +370,7 @@ def test_set_offsets_restart_a_partition() -> None:
     fetch(of, 0, 0, 1, 2, 3)
     assert take(of, 2) == ["0:0", "0:1"]
     of.ack(0, 0)
-    of.restart(0, (5, "BB."))
+    of.restart(0, (5, "BB.UxZY"))
     assert (pending(of), of.last_ack_deadline_ns(), of.commits(), of.positions()) == (0, 0, {}, {0: 5})
     of.repositioned(0, 5)
     fetch(of, 0, 5, 6, 7)
@@ -394,7 +394,7 @@ def test_late_acks_of_forgotten_records_skip_nothing() -> None:
     assert take(of, 2) == ["0:0", "0:1"]
     assert of.ack(0, 1) is True  # delivered again
     assert take(of) == ["0:2"]
-    assert of.commits() == {0: (0, "BB.")}
+    assert of.commits() == {0: (0, "BB.mx2v")}
 
 
 # ---- logs that go back

@@ -31,8 +31,8 @@ from dexorder_gateway.kafkapixy.admin_views import (
         (-1, "", False, OffsetsView(3, 10, 50, -1, 0)),
         (-2, "", False, OffsetsView(3, 10, 50, -2, 40)),  # set to the log's start by another program
         (20, "", False, OffsetsView(3, 10, 50, 20, 30)),
-        (20, "BBBC.", False, OffsetsView(3, 10, 50, 20, 30, "BBBC", "1-2,3-5")),
-        (20, "BBBC.\x05\x7f", False, OffsetsView(3, 10, 50, 20, 30, "BBBC", "1-2,3-5")),
+        (20, "BBBC.Zcrs", False, OffsetsView(3, 10, 50, 20, 30, "BBBC", "1-2,3-5")),
+        (20, "BBBC.Zcrs\x05\x7f", False, OffsetsView(3, 10, 50, 20, 30, "BBBC", "1-2,3-5")),
         (20, "BBBC", False, OffsetsView(3, 10, 50, 20, 30, "BBBC")),  # not ours, so it has no effect
         (50, "", False, OffsetsView(3, 10, 50, 50, 0)),
         (5, "", False, OffsetsView(3, 10, 50, 5, 45)),
@@ -55,7 +55,7 @@ FINE = RequestedOffset(0, 5)
         ([RequestedOffset(0, 0, "\u20ac" * 1_334)], r"offsets\[0\]\.metadata has 4002 bytes; at most 4000"),
         ([FINE, RequestedOffset(2, 0)], r"offsets\[1\]\.partition 2 is not one of the 2 of topic 't'"),
         ([RequestedOffset(1, 21)], r"offsets\[0\]\.offset 21 is beyond the end 20 of partition 1"),
-        ([RequestedOffset(1, 0, "BB. x")], r"offsets\[0\]\.metadata 'BB\. x': .*be read as acks"),
+        ([RequestedOffset(1, 0, "BB.mx2v x")], r"offsets\[0\]\.metadata 'BB\.mx2v x': .*be read as acks"),
     ],
 )
 def test_bad_offsets_are_refused_by_name(requested: list[RequestedOffset], text: str) -> None:
@@ -69,7 +69,7 @@ def test_good_offsets_become_commits() -> None:
     check_requested(requested)
     assert commits_of(requested, "t", {0: (0, 10), 1: (5, 20), 2: (3, 3)}) == {
         1: (20, ""),
-        0: (0, "BB."),
+        0: (0, "BB.mx2v"),
         2: (0, "note"),
     }
 

@@ -15,6 +15,7 @@ from dexorder_ingestor.exchange.dialect import CallLimits
 from dexorder_ingestor.exchange.dialects import DIALECTS
 from dexorder_ingestor.history.checksum import CellStream
 from dexorder_ingestor.history.paging import QueryWindows
+from tests.examples import first_in_gate
 from tests.unit.services.common.model.test_checksum import coarse
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.jobs import (
@@ -123,13 +124,16 @@ def world(history: History, periods: int, call: CallLimits, untruth: Untruth | N
 
 @pytest.mark.parametrize(
     ("name", "history", "periods", "call", "ratio"),
-    [
-        ("without a hole", History(), 60_000, CallLimits(1_000, wide=True), 1.1),
-        ("without a hole, narrow windows", History(), 60_000, CallLimits(1_000), 1.1),
-        ("without a hole, 300 a call", History(), 60_000, CallLimits(300), 1.1),
-        ("two in five minutes", History(density=0.4), 100_000, CallLimits(1_000, wide=True), 1.5),
-        ("two in five minutes, narrow windows", History(density=0.4), 60_000, CallLimits(1_000), 1.5),
-    ],
+    first_in_gate(
+        [
+            ("without a hole", History(), 60_000, CallLimits(1_000, wide=True), 1.1),
+            ("two in five minutes, narrow windows", History(density=0.4), 60_000, CallLimits(1_000), 1.5),
+            ("without a hole, narrow windows", History(), 60_000, CallLimits(1_000), 1.1),
+            ("without a hole, 300 a call", History(), 60_000, CallLimits(300), 1.1),
+            ("two in five minutes", History(density=0.4), 100_000, CallLimits(1_000, wide=True), 1.5),
+        ],
+        2,
+    ),
 )
 def test_calls_beside_those_of_ccxt(name: str, history: History, periods: int, call: CallLimits, ratio: float) -> None:
     """ccxt needs one call for as many candles, or periods, as a call returns."""
@@ -172,7 +176,9 @@ def test_one_answer_of_another_market_ends_the_credit_of_an_exchange() -> None:
     assert [agreement.is_lead(votes, 0) for votes in (2, 8, 9)] == [False, False, True]
 
 
-@pytest.mark.parametrize(("candles", "wide"), [(100, False), (300, False), (300, True), (1_000, True)])
+@pytest.mark.parametrize(
+    ("candles", "wide"), first_in_gate([(100, False), (1_000, True), (300, False), (300, True)], 2)
+)
 @pytest.mark.parametrize("is_known", [True, False])
 def test_calls_before_a_listing(candles: int, wide: bool, is_known: bool) -> None:
     """Days without a candle are found first, where an answer of hours does not reach over all of it."""
@@ -189,7 +195,7 @@ def test_listing_inside_the_range_loses_no_candle() -> None:
     assert outcome.exchange.calls <= 125, "as many as the candles need, and 25"
 
 
-@pytest.mark.parametrize("seconds", [0.2, 5.0, 30.0, 600.0])
+@pytest.mark.parametrize("seconds", first_in_gate([5.0, 600.0, 0.2, 30.0], 2))
 @pytest.mark.parametrize("calls", [0, 3, 15])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_block_that_is_absent_for_a_while(seconds: float, calls: int, replicas: int) -> None:
@@ -231,7 +237,7 @@ def test_cell_with_trades_too_small_for_its_sum_is_divided_at_once() -> None:
     assert outcome.exchange.calls <= 6 * 20
 
 
-@pytest.mark.parametrize("returned", [50, 200, -50, -200])
+@pytest.mark.parametrize("returned", first_in_gate([50, -200, 200, -50], 2))
 @pytest.mark.parametrize("wide", [True, False])
 def test_limit_far_below_the_known_one_costs_calls_only(returned: int, wide: bool) -> None:
     """The cells are cut as well; negative is the newest of a window."""
