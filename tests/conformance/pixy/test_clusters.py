@@ -136,7 +136,7 @@ def test_acks_during_an_outage_longer_than_a_session_are_committed_after_it(
         broker.thaw()
         gateway.wait_ready()
         assert sorted(gateway.offsets(topic, 2)) == [1, 3]
-        until(lambda: committed(broker.address, topic) == (1, "BB."))
+        until(lambda: committed(broker.address, topic) == (1, "BB.DswA"))
     finally:
         broker.thaw()
         gateway.stop()

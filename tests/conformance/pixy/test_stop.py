@@ -50,7 +50,7 @@ def test_stop_waits_for_acks_at_most_drain_seconds(
     assert gateway.offsets(topic, 3) == [0, 1, 2]
     gateway.ack(topic, 1)
     assert gateway.stop() == 0
-    assert committed(kafka, topic) == (0, "BB.")
+    assert committed(kafka, topic) == (0, "BB.mx2v")
     assert start_process().wait_ready().offsets(topic, 2) == [0, 2]
 
 
