@@ -19,7 +19,7 @@ TIMED := @python3 -I dexorder/setup/timed.py
 
 WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
 
-.PHONY: help quick setup-light setup classes demo check test coverage smoke nightly sim soak bench proto proto-baseline docs site wheel lock clean
+.PHONY: help quick setup-light setup classes spark-classes kafka-classes demo check check-types check-texts compiled-tests test coverage smoke nightly sim soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,17 +58,25 @@ $(LIGHT): requirements/bootstrap.txt requirements/light.txt pyproject.toml | .ve
 	    .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .; fi
 	@touch $@
 
-classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
+classes: spark-classes kafka-classes  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
+
+spark-classes: setup
 	@$(PY) -m dexorder_spark.runtime.class_archive
+
+kafka-classes: setup
 	@$(PY) -m dexorder.supervisor.kafka_archive
 
 demo: setup  ## A faulty exchange, kill -9, and the difference to ccxt at the end; KEEP=1 leaves the suite running.
 	@$(PY) -m dexorder.demo $(if $(KEEP),--keep)
 
-check: setup  ## Lint, types, protos.
+check: check-types check-texts  ## Lint, types, protos.
+
+check-types: setup
+	mypy
+
+check-texts: setup
 	ruff format --check .
 	ruff check .
-	mypy
 	buf lint
 	buf breaking --against tests/wire/baseline
 	$(PY) protos/generate.py --check
@@ -77,6 +85,9 @@ check: setup  ## Lint, types, protos.
 	$(PY) docs/write_limits.py --check
 	$(PY) docs/write_exchanges.py --check
 	$(PY) docs/site/build.py --check
+
+compiled-tests: setup  # pytest rewrites each test once; without this every worker of a new clone does it
+	$(PY) -m pytest --collect-only -qq > /dev/null 2>&1 || true  # `make test` shows what is wrong
 
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
 	$(PY) -m pytest $(PARALLEL) -m "not smoke and not nightly and not soak"
