@@ -18,7 +18,10 @@ def few(count: int) -> int:
 
 
 def first_in_gate(cases: Sequence[Any], count: int) -> list[Any]:
-    """Return cases for `parametrize`: the first ones for the gate, the others for `make nightly`."""
+    """Return cases for `parametrize`: the first ones for the gate, the others for `make nightly`.
+
+    A tuple is the values of several arguments.
+    """
     return [*cases[:count], *(_at_night(case) for case in cases[count:])]
 
 

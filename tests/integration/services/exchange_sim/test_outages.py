@@ -69,6 +69,7 @@ async def test_a_connection_stays_at_the_replica_that_lacks_a_block(start: Start
         assert answers[1:] == [left(), left(*range(10, 40)), left(), left(*range(10, 40))]
 
 
+@pytest.mark.nightly
 async def test_a_world_turns_bad_after_two_thousand_good_answers(exchange: Exchange) -> None:
     await exchange.client.load_markets()
     await exchange.faults({"kind": "absent", "span": SPAN_NS, "after": 2_000})

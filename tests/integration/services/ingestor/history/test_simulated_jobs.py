@@ -18,7 +18,7 @@ from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES
 from tests.unit.services.ingestor.history.simulated.world import History, World
 from tests.unit.services.ingestor.history.simulated.worlds import seeded
 
-EXAMPLES = 8
+EXAMPLES = 6
 SEEDS = range(200)
 PROFILE = settings(
     max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)

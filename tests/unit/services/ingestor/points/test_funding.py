@@ -20,6 +20,7 @@ from dexorder_ingestor.points.fetch import SettledPoint, sources
 from dexorder_ingestor.points.funding import FundingSource, read_answer
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import funding_pb2
+from tests.examples import first_in_gate
 from tests.unit.services.ingestor.conftest import NOW_NS, World, exchanges_file, running_sim, running_world
 
 DAY = 86_400
@@ -73,18 +74,21 @@ async def fetched(world: World, span: TimeRange, ticker: str = TICKER) -> tuple[
 @pytest.mark.parametrize("ccxt", ["binance", "bybit"])
 @pytest.mark.parametrize(
     "faults",
-    [
-        (),
-        ({"kind": "hole", "probability": 0.3, "place": "random", "size": 3}, {"kind": "empty", "every": 5}),
-        ({"kind": "short", "probability": 0.2}, {"kind": "newest", "probability": 0.2}),
-        ({"kind": "edited", "probability": 0.3, "place": "random"}, {"kind": "null_fields", "every": 3}),
-        ({"kind": "other_symbol", "every": 3}, {"kind": "http_502", "every": 4}, {"kind": "outside", "every": 5}),
-        ({"kind": "behind", "lag_s": 20_000, "every": 2}, {"kind": "drop_last", "every": 3}),
-    ],
+    first_in_gate(
+        [
+            [{"kind": "behind", "lag_s": 20_000, "every": 2}, {"kind": "drop_last", "every": 3}],
+            [{"kind": "hole", "probability": 0.3, "place": "random", "size": 3}, {"kind": "empty", "every": 5}],
+            [],
+            [{"kind": "short", "probability": 0.2}, {"kind": "newest", "probability": 0.2}],
+            [{"kind": "edited", "probability": 0.3, "place": "random"}, {"kind": "null_fields", "every": 3}],
+            [{"kind": "other_symbol", "every": 3}, {"kind": "http_502", "every": 4}, {"kind": "outside", "every": 5}],
+        ],
+        2,
+    ),
     ids=lambda faults: "+".join(each["kind"] for each in faults) or "none",
 )
 async def test_rates_whose_interval_changes_from_8_to_4_to_1_hours_arrive_once_each(
-    tmp_path: Path, ccxt: str, faults: tuple[dict[str, Any], ...]
+    tmp_path: Path, ccxt: str, faults: list[dict[str, Any]]
 ) -> None:
     async with world(tmp_path, ccxt, *faults) as there:
         final, found = await fetched(there, SPAN)

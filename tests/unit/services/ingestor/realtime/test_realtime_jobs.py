@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dexorder_common.model.page import Kind
+from tests.examples import first_in_gate
 from tests.unit.services.ingestor.conftest import NOW_NS
 from tests.unit.services.ingestor.realtime.live_world import SECOND_NS, check_job, live_world
 
@@ -48,7 +49,7 @@ REST: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", first_in_gate(DIALECTS, 1))
 async def test_no_trade_is_lost_or_doubled_by_faulty_sockets_and_answers(tmp_path: Path, dialect: str) -> None:
     path = {"binance": "/api/v3/aggTrades", "kraken": "/0/public/Trades"}[dialect]
     rules = [*MESSAGES, *({**rule, "path": path} for rule in REST)]
