@@ -27,6 +27,12 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- $given -}}
 {{- end -}}
 
+{{- /* Name of the Secret with a part's certificate: (list $ part). */ -}}
+{{- define "dexorder.certificate" -}}
+{{- $tls := (index . 0).Values.tls -}}
+{{- ternary (printf "%s-%s" $tls.secret (index . 1)) $tls.secret (eq $tls.identity "certificate") -}}
+{{- end -}}
+
 {{- /* Whether the mesh sees single calls, so that its policies can name paths. */ -}}
 {{- define "dexorder.seesCalls" -}}
 {{- if and (eq .Values.mesh "istio") (ne (include "dexorder.security" .) "tls") }}true{{ end -}}
