@@ -244,11 +244,14 @@ def _without_secrets() -> list[Rule]:
         {"name": each, "secret": {"secretName": each, "optional": True}} for each in ("tls", "curve")
     ]
     volumes.append({"name": "callers", "secret": None, "configMap": {"name": "mesh-callers"}})
-    replace = [{"op": "replace", "path": "/data", "value": settings()}]
-    return [
-        {"target": {"kind": "ConfigMap", "name": "security"}, "patch": yaml.safe_dump(replace, sort_keys=False)},
-        _pods({"spec": {"volumes": volumes}}),
+    replaced: list[Rule] = [
+        {
+            "target": {"kind": "ConfigMap", "name": name},
+            "patch": yaml.safe_dump([{"op": "replace", "path": "/data", "value": data}], sort_keys=False),
+        }
+        for name, data in (("security", settings()), ("security-events", {}))
     ]
+    return [*replaced, _pods({"spec": {"volumes": volumes}})]
 
 
 def components() -> dict[str, list[Rule]]:

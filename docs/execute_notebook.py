@@ -35,9 +35,11 @@ async def executed(folder: Path) -> dict[str, Any]:
 
 def run_cells(relay: str, folder: Path) -> dict[str, Any]:
     """Run the cells against a relay; return the notebook with its outputs. An exception in a cell raises."""
+    # A .pth file adds the folders of our packages to the path of this Python alone.
+    ours = [str(ROOT), *(each for each in sys.path if Path(each).is_relative_to(ROOT))]
     environment = os.environ | {
         "DEXORDER_RELAY": relay,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *site.getsitepackages()]),
+        "PYTHONPATH": os.pathsep.join([*ours, *site.getsitepackages()]),
         "JUPYTER_PLATFORM_DIRS": "1",
         "IPYTHONDIR": str(folder / "ipython"),
         "COLUMNS": "100",

@@ -71,7 +71,7 @@ def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def kubernetes_in_istio() -> Iterator[tuple[str, str, dict[str, str]]]:
-    shared = {"security": write_mesh.settings()}
+    shared: dict[str, dict[str, str]] = {"security": write_mesh.settings(), "security-events": {}}
     for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "settings.yaml").read_text()):
         shared.setdefault(each["metadata"]["name"], each["data"])
     yield from _kubernetes(shared)
