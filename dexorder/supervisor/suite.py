@@ -29,7 +29,7 @@ class Reporter:
     note: Callable[[str], None] = lambda text: None
     """A step before the first part starts, such as a download; called in another thread."""
     waiting: Callable[[Mapping[str, Path]], None] = lambda logs: None
-    """Called every second until all parts are ready, with the log file of each part that is not."""
+    """Called every second while parts are not ready, with the log file of each."""
 
 
 async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Reporter) -> None:
@@ -90,13 +90,18 @@ class _StateRecorder:
         self._report.part_changed(name, before, now)
 
 
-async def _announce(processes: dict[str, PartProcess], report: Reporter) -> None:
+async def _announce(processes: Mapping[str, PartProcess], report: Reporter, interval_s: float = 1.0) -> None:
+    """Name the parts that are not ready, until all are; after that, the parts that start again after a death."""
     while late := {name: process.log_file for name, process in processes.items() if not process.ready.is_set()}:
         with suppress(TimeoutError):
-            await asyncio.wait_for(processes[next(iter(late))].ready.wait(), 1.0)
+            await asyncio.wait_for(processes[next(iter(late))].ready.wait(), interval_s)
             continue
         report.waiting(late)
     report.all_ready()
+    while True:
+        await asyncio.sleep(interval_s)
+        if late := {name: each.log_file for name, each in processes.items() if each.state.state == "starting"}:
+            report.waiting(late)
 
 
 async def _stop(processes: dict[str, PartProcess], kill_now: asyncio.Event) -> None:

@@ -53,6 +53,9 @@ class ConsoleReporter:
             case "ready":
                 self._print(f"{name}: ready (process {now.pid}, {now.address})")
             case "restarting" | "failing" if now.pid is None:
+                # Its log continues: what it has is not about the next process.
+                log = self._options.directory / "logs" / f"{name}.log"
+                self._begins[name] = log.stat().st_size if log.exists() else 0
                 repeated = " repeatedly" if now.state == "failing" else ""
                 self._print(f"{name}: {now.detail}{repeated}; restarting")
             case "stopped" if self._stopping:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dexorder.cli.suite.up_report import ConsoleReporter, newest_event
 from dexorder.supervisor.plan import SuiteOptions
+from dexorder.supervisor.state import PartState
 
 
 def test_the_newest_event_of_a_log(tmp_path: Path) -> None:
@@ -40,6 +42,30 @@ def test_a_part_is_not_described_by_the_log_of_an_earlier_run(
     reporter.waiting({"relay": log})
     printed = [line for line in capsys.readouterr().out.splitlines() if "waiting" in line]
     assert printed == ["[  3.0 s] waiting for relay (starting)", "[  6.0 s] waiting for relay (listening)"]
+
+
+def test_a_part_that_starts_again_is_not_described_by_the_log_of_its_last_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("dexorder.cli.suite.up_report.time.monotonic", lambda: seconds[0])
+    reporter = ConsoleReporter(SuiteOptions(tmp_path))
+    (log := tmp_path / "logs" / "spark.log").parent.mkdir()
+    log.write_text("2026-11-25T23:13:12.560471Z [info     ] batch\n")
+    ready = PartState("127.0.0.1:1", "grpc://127.0.0.1:1", 7, "ready")
+    seconds[0] = 50.0
+    dead = replace(ready, pid=None, state="restarting", detail="killed by SIGKILL")
+    reporter.part_changed("spark", ready, dead)
+    reporter.part_changed("spark", dead, replace(ready, pid=8, state="starting"))
+    for second in (51.0, 52.0, 54.0):
+        seconds[0] = second
+        reporter.waiting({"spark": log})
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "[ 50.0 s] spark: killed by SIGKILL; restarting",
+        "[ 50.0 s] spark: starting",
+        "[ 51.0 s] waiting for spark (starting)",
+        "[ 54.0 s] waiting for spark (starting)",
+    ]
 
 
 @pytest.mark.parametrize(
