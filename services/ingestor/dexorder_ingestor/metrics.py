@@ -54,6 +54,9 @@ class IngestorMetrics:
         self.disconnects = counter("disconnects", "Connections of realtime jobs lost; jobs share sockets.", _VENUE)
         self.reopened = counter("sockets_reopened", "Sockets closed as REST had trades that they did not send.", _VENUE)
         self.bad_messages = counter("bad_messages", "Messages of sockets that were not trades.", _VENUE)
+        self.dropped_messages = counter(
+            "dropped_messages", "Messages of sockets that found no room: this process is overloaded.", _VENUE
+        )
         self.refills = counter("refills", "Answers to queries for trades of realtime jobs.", _VENUE)
         self.skipped_trades = counter("skipped_trades", "Numbers of trades that the exchange has not used.", _VENUE)
         self.corrected_trades = counter("corrected_trades", "Recorded trades that the exchange has corrected.", _VENUE)

@@ -8,6 +8,7 @@ returned to the relay; then sockets and ccxt clients close.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -38,12 +39,25 @@ from dexorder_ingestor.realtime.job import RealtimeRunner
 from dexorder_ingestor.tickers import publish_tickers
 
 Sleep = Callable[[float], Awaitable[None]]
+_COLLECTIONS = 10_000, 10, 100
+"""Objects before a collection of young ones, such ones before a middle one, middle ones before a full one."""
 
 
 async def serve(settings: IngestorSettings) -> None:
     """Work until SIGTERM."""
+    collect_rarely()
     async with stop_signal() as stop:
         await work(settings, stop)
+
+
+def collect_rarely() -> None:
+    """Run Python's garbage collections less often, and exempt the imported modules from them.
+
+    They stop the whole process: with 500 markets and 5,000 trades a second twice in 10 s for a second each by
+    default. Reference counting still frees objects without cycles at once.
+    """
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
 
 
 async def work(

@@ -211,6 +211,10 @@ class _Subscription:
         self._symbol = symbol
         self._handover = Handover(max_messages=_MAX_MESSAGES)
 
+    @property
+    def dropped(self) -> int:
+        return self._handover.dropped
+
     async def next(self) -> list[Received]:
         if self.connection is None:
             self.connection = self._sockets.open(self._symbol, self._handover)

@@ -119,7 +119,7 @@ def test_a_late_trade_that_is_thrown_away_is_missed(monkeypatch: pytest.MonkeyPa
 def test_a_first_value_that_stays_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(self: KnownTrades, answer: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         for trade in answer:
-            known = self._trades.get(trade.number)
+            known = self.get(trade.number)
             if known is not None and (known.price, known.amount) != (trade.price, trade.amount):
                 raise BadAnswer("the answer has other values", kind="other_symbol")
         return []

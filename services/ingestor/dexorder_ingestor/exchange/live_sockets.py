@@ -44,6 +44,11 @@ class SocketSubscription:
         self._is_started = False
         self.handover = Handover(max_messages=_KEPT_TRADES)
 
+    @property
+    def dropped(self) -> int:
+        """Number of messages so far that found no room, because the job was too slow."""
+        return self.handover.dropped
+
     async def next(self) -> list[Received]:
         """Return the next messages. After an error, the next call connects again.
 

@@ -62,6 +62,8 @@ class Handover:
         self._news = asyncio.Event()
         self._messages: deque[Received] = deque()
         self._max_messages = max_messages
+        self.dropped = 0
+        """Number of messages that found no room so far."""
         self._failure: Exception | None = None
         self._is_woken = False
 
@@ -71,6 +73,8 @@ class Handover:
         """Add a message."""
         if len(self._messages) < self._max_messages:
             self._messages.append(message)
+        else:
+            self.dropped += 1
         self._wake()
 
     def fail(self, error: Exception) -> None:

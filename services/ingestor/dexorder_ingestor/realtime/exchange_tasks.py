@@ -101,8 +101,12 @@ class MarketTask:
         return self._venue.clock.monotonic_ns()
 
 
+@dataclass(eq=False)
 class SocketReader(MarketTask):
     """Reads the messages of the socket into the series, and connects again when the connection is lost."""
+
+    progress: Progress
+    _dropped: int = 0
 
     async def run(self) -> None:
         """Read until cancelled; return at once if ccxt.pro does not offer trades of this exchange."""
@@ -114,7 +118,9 @@ class SocketReader(MarketTask):
         with sockets.watching(self.symbol) as subscription:
             while True:
                 try:
-                    self._take(await subscription.next())
+                    messages = await subscription.next()
+                    self._count_dropped(subscription.dropped)
+                    self._take(messages)
                     pause = _RECONNECT_SECONDS
                 except ccxt.BaseError as error:
                     self._metrics.disconnects.labels(self._venue.name).inc()
@@ -123,6 +129,12 @@ class SocketReader(MarketTask):
                     self.changed()
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_RECONNECT_SECONDS)
+
+    def _count_dropped(self, dropped: int) -> None:
+        if more := dropped - self._dropped:
+            self._dropped = dropped
+            self._metrics.dropped_messages.labels(self._venue.name).inc(more)
+            self.progress.dropped(more, now_ns=self._now_ns())
 
     def _take(self, messages: Sequence[Received]) -> None:
         """Add messages as one: most of the work is the same for one trade as for many."""

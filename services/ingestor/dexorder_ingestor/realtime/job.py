@@ -133,8 +133,8 @@ class LiveJob:
             room=services.comparisons.room,
         )
         checks = CandleChecks(params.periods, resume.unchecked, has_quotes=venue.dialect.candles.quote_is_sum)
-        self._reader = SocketReader(services, symbol, series, self._changed)
         progress = Progress(resume.start_ns, silent_ns=silent_ns, now_ns=venue.clock.monotonic_ns())
+        self._reader = SocketReader(services, symbol, series, self._changed, progress)
         self._refiller = Refiller(services, symbol, series, self._changed, progress)
         self._publisher = RecordPublisher(services, RecordHeaders(dispatch, trace), series, self._changed, checks)
         self._checker = CandleChecker(

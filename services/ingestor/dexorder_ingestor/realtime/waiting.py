@@ -2,6 +2,7 @@
 
 reason                the job waits for
 LIVE_ONLY             - (ccxt can't query the trades of this exchange)
+OVERLOADED            the processor: messages were dropped, so REST has to show their trades
 REST_BEHIND           REST, which has not shown a trade that the socket has sent
 REST_LACKS            REST, which has left out a trade, or numbers
 REST_REFUSES          an answer: the exchange refuses the query, or does not answer
@@ -13,7 +14,8 @@ ONE_SOURCE            a second source: the socket is dead, or REST repeats itsel
 NOTHING_KNOWN         something that no rule has foreseen
 
 The reasons of a feed come from its state (`waits`), the reason of a failed query from its error. They count after
-``SILENT_NS`` without settled data.
+``SILENT_NS`` without settled data. OVERLOADED counts at once, even while data is settled: far less than the exchange
+sends.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ SILENT_NS = 60 * SECOND_NS
 """Time without progress after which a job says why."""
 _START_NS = 15 * SECOND_NS
 """Time that each dispatch has to settle something."""
+_OVERLOAD_NS = 60 * SECOND_NS
+"""Time for which dropped messages are told."""
 _SAME_NS = 10 * SECOND_NS
 """Shortest time between two texts of one reason, which the relay stores and sends to clients."""
 
@@ -40,6 +44,7 @@ class WaitReason(StrEnum):
     """Reason why a job does not settle data; a label of a metric."""
 
     LIVE_ONLY = "live_only"
+    OVERLOADED = "overloaded"
     REST_BEHIND = "rest_behind"
     REST_LACKS = "rest_lacks"
     REST_REFUSES = "rest_refuses"
@@ -75,6 +80,14 @@ class Progress:
         self._failure: Wait | None = None
         self._told: Wait | None = None
         self._told_ns = 0
+        self._dropped = 0
+        self._dropped_ns: int | None = None
+
+    def dropped(self, messages: int, *, now_ns: int) -> None:
+        """Note that messages of the socket found no room."""
+        if not self._is_overloaded(now_ns):
+            self._dropped = 0
+        self._dropped, self._dropped_ns = self._dropped + messages, now_ns
 
     def failed(self, failure: Wait) -> None:
         """Note that the last query has failed."""
@@ -85,7 +98,7 @@ class Progress:
         self._failure = None
 
     def wait(self, settled_ns: int, feed: Wait | None, *, ban: Wait | None = None, now_ns: int) -> Wait | None:
-        """Return why no data was settled for long; None if some was.
+        """Return why no data was settled for long, or that messages were dropped; None otherwise.
 
         Args:
             feed: Reason why the feed waits.
@@ -94,16 +107,32 @@ class Progress:
         if settled_ns > self._settled_ns:
             self._settled_ns, self._since_ns = settled_ns, now_ns
         is_live_only = feed is not None and feed.reason is WaitReason.LIVE_ONLY
-        if now_ns < self._since_ns + SILENT_NS and not is_live_only:
+        overload = self._overload(now_ns)
+        if now_ns < self._since_ns + SILENT_NS and not is_live_only and not overload:
             self._told = None
             return None
         found = (
-            ban or self._failure or feed or Wait(WaitReason.NOTHING_KNOWN, "no trade is settled; the log may say why")
+            ban
+            or overload
+            or self._failure
+            or feed
+            or Wait(WaitReason.NOTHING_KNOWN, "no trade is settled; the log may say why")
         )
         is_same = self._told is not None and self._told.reason is found.reason
         if not is_same or now_ns >= self._told_ns + _SAME_NS:
             self._told, self._told_ns = found._replace(text=wait_text(found.text)), now_ns
         return self._told
+
+    def _is_overloaded(self, now_ns: int) -> bool:
+        return self._dropped_ns is not None and now_ns < self._dropped_ns + _OVERLOAD_NS
+
+    def _overload(self, now_ns: int) -> Wait | None:
+        if not self._is_overloaded(now_ns):
+            return None
+        text = (
+            f"the ingestor is overloaded: {self._dropped:,} messages of the socket were dropped; REST is asked instead"
+        )
+        return Wait(WaitReason.OVERLOADED, text)
 
 
 def why_failed(error: ExchangeFailure) -> Wait:

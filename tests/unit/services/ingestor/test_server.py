@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.server import work
+from dexorder_ingestor.server import collect_rarely, work
 from tests.rig.processes import free_ports
 from tests.unit.services.ingestor.conftest import FAST, StartWorld, exchanges_file
 from tests.unit.services.ingestor.fakes import FakeBroker
@@ -82,3 +83,15 @@ async def test_unusable_rate_limit_folder_ends_the_start(tmp_path: Path) -> None
     settings = IngestorSettings(**{**FAST, "exchanges": path, "rate_limit_dir": tmp_path / "file"})
     with pytest.raises(SystemExit, match=r"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate limits can't be stored: .*file"):
         await work(settings, asyncio.Event())
+
+
+def test_full_collections_are_rare_and_leave_out_what_was_imported() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        young, middle, full = gc.get_threshold()
+        assert young * middle * full >= 10_000_000 and young <= 10_000, "a young one is to be short"
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

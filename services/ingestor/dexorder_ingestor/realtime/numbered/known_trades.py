@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
@@ -20,7 +21,9 @@ class KnownTrades:
     def __init__(self, page: int) -> None:
         """Take the number of trades of an answer, half of which may be known ones."""
         self._max_back = min(_MAX_BACK, page // 2)
-        self._trades: dict[int, Trade] = {}
+        self._trades: dict[int, tuple[Any, ...]] = {}
+        """The trades as plain tuples: unlike a `Trade`, they are no work for Python's garbage collector, which would
+        stop the process for seconds with a thousand trades of each of hundreds of markets."""
         self._corrections = Corrections()
 
     @property
@@ -31,18 +34,19 @@ class KnownTrades:
     def add(self, trades: Iterable[Trade]) -> None:
         """Note trades that are released."""
         for trade in trades:
-            self._trades[trade.number] = trade
+            self._trades[trade.number] = tuple(trade)
         if len(self._trades) > 2 * _KEPT:
             kept = sorted(self._trades)[-_KEPT:]
             self._trades = {number: self._trades[number] for number in kept}
 
     def correct(self, trades: Iterable[Trade]) -> None:
         """Note the values that known trades have now."""
-        self._trades.update((trade.number, trade) for trade in trades if trade.number in self._trades)
+        self.add(trade for trade in trades if trade.number in self._trades)
 
     def get(self, number: int) -> Trade | None:
         """Return a trade that is known."""
-        return self._trades.get(number)
+        found = self._trades.get(number)
+        return None if found is None else Trade._make(found)
 
     def has_any(self, trades: Iterable[Trade]) -> bool:
         """Return whether any of some trades is known."""
@@ -55,9 +59,9 @@ class KnownTrades:
 
     def oldest_to_show(self, link: int) -> Trade | None:
         """Return the trade with which the answer about trades after ``link`` should start; None without any."""
-        last, found = self._trades.get(link), None
+        last, found = self.get(link), None
         for back in range(self._max_back):
-            trade = self._trades.get(link - back)
+            trade = self.get(link - back)
             if trade is None:
                 break
             if back >= BACK and last is not None and trade.time_ns < last.time_ns - _BACK_NS:
@@ -71,7 +75,7 @@ class KnownTrades:
         Raises:
             BadAnswer: Most of the known trades have other values in it.
         """
-        pairs = [(known, trade) for trade in answer if (known := self._trades.get(trade.number)) is not None]
+        pairs = [(known, trade) for trade in answer if (known := self.get(trade.number)) is not None]
         found = self._corrections.judge(pairs, now_ns=now_ns)
         if found.foreign is not None:
             raise BadAnswer(f"the answer has other values of {found.foreign}", kind="other_symbol")

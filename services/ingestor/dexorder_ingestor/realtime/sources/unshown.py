@@ -10,8 +10,8 @@ Trades that no answer shows in time are left out, and so are new ones while too 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -42,20 +42,17 @@ class LeftOut(NamedTuple):
     span: TimeRange
 
 
-@dataclass(slots=True)
-class _Waiting:
-    trade: Trade
-    at_ns: int
-    lacks: int = 0
-
-
 class UnshownTrades:
     """The trades of one market that wait for REST. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, series: TradeSeries, room: Room) -> None:
         self._series = series
         self._room = room
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, tuple[Any, ...]] = {}
+        """The values of each trade, and the time since which it waits; in the order of that time. Plain tuples are no
+        work for Python's garbage collector."""
+        self._lacks: dict[str, int] = {}
+        """Number of answers that had a later trade without one."""
         self._blocks: dict[int, int] = {}
         """Number of trades that wait, by the block of their time."""
         self._asked: dict[str, Trade] = {}
@@ -83,16 +80,16 @@ class UnshownTrades:
             if not trade.trade_id or trade.trade_id.startswith(MADE_ID) or trade.trade_id in self._waiting:
                 continue
             if len(self._waiting) >= MAX_KEPT or self._room.left <= 0:
-                self._count_left_out(trade)
+                self._count_left_out(trade.time_ns)
                 continue
-            self._waiting[trade.trade_id] = _Waiting(trade, now_ns)
+            self._waiting[trade.trade_id] = (*trade, now_ns)
             self._room.left -= 1
             block = trade.time_ns // _BLOCK_NS
             self._blocks[block] = self._blocks.get(block, 0) + 1
 
     def shown(self, trades: Iterable[Trade]) -> None:
         """Note trades in an answer of REST to another query; waiting trades with the same values need no query."""
-        self._forget(t.trade_id for t in trades if (w := self._waiting.get(t.trade_id)) and is_same(w.trade, t))
+        self._forget(t.trade_id for t in trades if (w := self._waiting.get(t.trade_id)) and is_same(_trade(w), t))
 
     def forget(self, trades: Iterable[Trade]) -> None:
         """Note that trades are recorded with the values of REST."""
@@ -109,11 +106,12 @@ class UnshownTrades:
         if oldest is None:
             return None
         many = len(self._waiting) >= self._series.page
-        return max(oldest.at_ns + (_YOUNGEST_NS if many else DELAY_NS), self._not_before_ns)
+        return max(_since_ns(oldest) + (_YOUNGEST_NS if many else DELAY_NS), self._not_before_ns)
 
     def take_query(self, settled_ns: int, *, now_ns: int) -> TradeQuery | None:
         """Return the query that is due, about trades that are settled; `answered` or `failed` has to follow."""
-        self._leave_out([i for i, each in self._waiting.items() if now_ns >= each.at_ns + GIVEN_UP_NS])
+        old = takewhile(lambda each: now_ns >= _since_ns(each[1]) + GIVEN_UP_NS, self._waiting.items())
+        self._leave_out([trade_id for trade_id, _ in old])
         due_ns = self.due_ns()
         if due_ns is None or now_ns < due_ns:
             return None
@@ -158,17 +156,20 @@ class UnshownTrades:
     def _next_page(self, settled_ns: int, now_ns: int) -> dict[str, Trade]:
         found: dict[str, Trade] = {}
         for trade_id, each in self._waiting.items():
-            if each.trade.time_ns < settled_ns and now_ns >= each.at_ns + _YOUNGEST_NS:
-                found[trade_id] = each.trade
+            if now_ns < _since_ns(each) + _YOUNGEST_NS:
+                break
+            trade = _trade(each)
+            if trade.time_ns < settled_ns:
+                found[trade_id] = trade
             if len(found) >= self._series.page:
                 break
         return found
 
     def _count_lacks(self, lacking: Iterable[Trade]) -> None:
         for trade in lacking:
-            if (each := self._waiting.get(trade.trade_id)) is not None:
-                each.lacks += 1
-                if each.lacks >= _LACKS:
+            if trade.trade_id in self._waiting:
+                lacks = self._lacks[trade.trade_id] = self._lacks.get(trade.trade_id, 0) + 1
+                if lacks >= _LACKS:
                     self._leave_out([trade.trade_id])
 
     def _end_query(self) -> None:
@@ -179,19 +180,27 @@ class UnshownTrades:
     def _forget(self, ids: Iterable[str]) -> None:
         for trade_id in list(ids):
             if (each := self._waiting.pop(trade_id, None)) is not None:
+                self._lacks.pop(trade_id, None)
                 self._room.left += 1
-                block = each.trade.time_ns // _BLOCK_NS
+                block = _trade(each).time_ns // _BLOCK_NS
                 self._blocks[block] -= 1
                 if not self._blocks[block]:
                     del self._blocks[block]
 
     def _leave_out(self, ids: Iterable[str]) -> None:
         for trade_id in ids:
-            self._count_left_out(self._waiting[trade_id].trade)
+            self._count_left_out(_trade(self._waiting[trade_id]).time_ns)
             self._forget([trade_id])
 
-    def _count_left_out(self, trade: Trade) -> None:
-        time_ns = trade.time_ns
+    def _count_left_out(self, time_ns: int) -> None:
         self._left_from_ns = min(self._left_from_ns, time_ns) if self._left_out else time_ns
         self._left_until_ns = max(self._left_until_ns, time_ns) if self._left_out else time_ns
         self._left_out += 1
+
+
+def _trade(waiting: tuple[Any, ...]) -> Trade:
+    return Trade._make(waiting[:-1])
+
+
+def _since_ns(waiting: tuple[Any, ...]) -> int:
+    return int(waiting[-1])

@@ -40,11 +40,12 @@ async def test_a_failure_comes_behind_the_messages_and_the_handover_can_be_used_
     assert await handover.take() == [Received(2, [])]
 
 
-async def test_messages_beyond_the_limit_are_dropped() -> None:
+async def test_messages_beyond_the_limit_are_dropped_and_counted() -> None:
     handover = Handover(max_messages=3)
     for number in range(5):
         handover.put(Received(number, []))
     assert [message.received_ns for message in await handover.take()] == [0, 1, 2]
+    assert handover.dropped == 2
 
 
 async def test_other_tasks_run_while_messages_never_end() -> None:

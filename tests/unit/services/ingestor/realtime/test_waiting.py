@@ -108,6 +108,21 @@ def test_the_text_of_an_exchange_is_one_short_printable_line() -> None:
     assert found.text.startswith("]0;owned <html> xxx")
 
 
+def test_dropped_messages_are_told_for_a_minute_although_trades_are_settled() -> None:
+    progress = Progress(0, now_ns=0)
+    progress.dropped(20, now_ns=0)
+    progress.dropped(3, now_ns=10 * SECOND_NS)
+    told = [progress.wait(second, REFUSED, now_ns=second * SECOND_NS) for second in range(1, 100)]
+    assert {each.reason for each in told[:69] if each} == {WaitReason.OVERLOADED} and None not in told[:69]
+    assert told[68] is not None and "23 messages of the socket were dropped" in told[68].text
+    assert told[69:] == [None] * 30
+    progress.dropped(1, now_ns=100 * SECOND_NS)
+    again = progress.wait(100, None, ban=BANNED, now_ns=100 * SECOND_NS)
+    assert again == BANNED, "a ban is what keeps REST from filling the gaps"
+    again = progress.wait(101, None, now_ns=101 * SECOND_NS)
+    assert again is not None and again.text.startswith("the ingestor is overloaded: 1 messages")
+
+
 async def test_a_change_is_told_once_counted_and_forgotten_with_the_job() -> None:
     now_ns, told = 0, list[str]()
     clock = SimpleNamespace(monotonic_ns=lambda: now_ns, wall_ns=lambda: 1_700_000_000 * SECOND_NS)

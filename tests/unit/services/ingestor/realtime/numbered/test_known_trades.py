@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from dexorder_common.model.times import SECOND_NS
@@ -46,3 +48,11 @@ def test_an_answer_begins_with_the_last_hundred_trades_and_those_of_a_minute() -
     first = known.oldest_to_show(900)
     assert first is not None and first.number == 801
     assert KnownTrades(page=10).oldest_to_show(900) is None
+
+
+def test_known_trades_are_no_work_for_the_garbage_collector() -> None:
+    gc.collect()
+    before = len(gc.get_objects())
+    known = _known(*range(1, 1_501))
+    gc.collect()
+    assert known.get(1_500) == _trade(1_500) and len(gc.get_objects()) - before < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -144,3 +145,13 @@ def test_500_markets_use_a_fifth_of_the_calls_and_markets_without_candles_come_f
     assert 1_150 < made[False] <= 1_200 and made[True] == 0
     limits = ComparisonLimits(10.0, now_ns=0)
     assert not limits.take(now_ns=5 * SECOND_NS, can_wait=True) and limits.take(now_ns=6 * SECOND_NS, can_wait=True)
+
+
+def test_trades_that_wait_are_no_work_for_the_garbage_collector() -> None:
+    """It stops the process for a time that grows with the objects that it has to look at."""
+    unshown = UnshownTrades(NUMBERED, Room())
+    gc.collect()
+    before = len(gc.get_objects())
+    unshown.add(map(trade, range(1, 2_001)), now_ns=0)
+    gc.collect()
+    assert len(unshown) == 2_000 and len(gc.get_objects()) - before < 100
