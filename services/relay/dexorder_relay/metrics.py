@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from dexorder_common.model.history import RequestState, RequestStatus
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_relay.state.history import HistoryState, waiting_since
-from dexorder_relay.state.leases import Load, SlotKind
+from dexorder_relay.state.leases import Load
 from dexorder_relay.state.realtime_job import Registry
+from dexorder_relay.state.workers import SlotKind
 
 PREFIX = "dexorder_relay"
 REPORT_PARTS = ("page", "final", "trigger_event")

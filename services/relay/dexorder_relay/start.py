@@ -20,6 +20,7 @@ from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.triggers import size_of
+from dexorder_relay.state.workers import TrialRules
 from dexorder_relay.store import triggers
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,7 @@ def empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistorySta
         lease_ns=int(settings.lease_seconds * SECOND_NS),
         new_id=numbers.new_id,
         max_slots=settings.max_slots_per_ingestor,
+        trials=TrialRules(),
     )
     retry_policy = RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
     return HistoryState(

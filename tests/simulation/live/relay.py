@@ -35,6 +35,7 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_job import Registry
+from dexorder_relay.state.workers import TrialRules
 from tests.simulation.chain.rpc import handler_of
 from tests.simulation.disk import Disk
 from tests.simulation.live.venue import VENUE
@@ -117,6 +118,7 @@ class SimulatedRelay:
             lease_ns=int(_SETTINGS.lease_seconds * SECOND_NS),
             new_id=lambda context="": new_dispatch_id(numbers.next(), f"{random.getrandbits(64):016x}{context}"),
             max_slots=_SETTINGS.max_slots_per_ingestor,
+            trials=TrialRules(),
         )
         policy = RetryPolicy(_SETTINGS.max_attempts, int(_SETTINGS.retry_backoff_seconds * SECOND_NS))
         state = HistoryState(leases, policy, job_periods=_SETTINGS.job_periods, page_periods=_SETTINGS.page_periods)

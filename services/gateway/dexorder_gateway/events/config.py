@@ -51,6 +51,10 @@ class EventsSettings(_OfChannels):
     """Events per second of a container above which NORMAL ones are refused; CRITICAL ones never are."""
     hard_queued_events: int = Field(default=100_000, ge=1)
     """Queued events of a container above which NORMAL ones are refused."""
+    hard_critical_events: int = Field(default=200_000, ge=1)
+    """Queued CRITICAL events of a container above which new ones get no ack, as on a full disk; it sends them again."""
+    hard_critical_bytes: int = Field(default=268_435_456, ge=1)
+    """The same for the bytes of these events."""
     digest_seconds: Seconds = 10.0
     """Time, in seconds, in which NORMAL events above the soft quota are collected into a digest."""
 

@@ -58,6 +58,8 @@ class Ack(NamedTuple):
     via: Channel | None = None
 
 
+HELD = "too many CRITICAL events of this container are not delivered yet; send it again under the same id"
+"""Error of an ack that is no ack: the event was not taken. A call ends with RESOURCE_EXHAUSTED, 5571 sends nothing."""
 AckCallback = Callable[[Ack], None]
 """Callback of a gRPC publisher; called in the event loop."""
 ReplyTo = bytes | AckCallback

@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc
 
-from dexorder_common.model.errors import SuiteError, Unavailable
+from dexorder_common.model.errors import Exhausted, SuiteError, Unavailable
 from dexorder_common.model.user_events import Status
 from dexorder_common.rpc.identity import current_caller
 from dexorder_common.rpc.streams import beside, until
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
 from dexorder_gateway.events.event_codec import ack_message
 from dexorder_gateway.events.ingress.containers import Container, Containers
-from dexorder_gateway.events.model import Ack
+from dexorder_gateway.events.model import HELD, Ack
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
@@ -23,6 +23,8 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 Context = grpc.aio.ServicerContext[Any, Any]
 MAX_UNANSWERED = 1_000
 """Limit of a stream's events that are not on disk yet; at the limit the stream is not read."""
+RETRY_SECONDS = 5.0
+"""Wait that a call with a CRITICAL event above the limit is told."""
 MAX_UNREAD = 10_000
 """Limit of acks that a stream's caller has not read; at the limit the stream is not read."""
 
@@ -49,7 +51,11 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         answered: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
 
         def answer(ack: Ack) -> None:
-            if not answered.done():  # the final ack comes after the call has ended
+            if answered.done():  # the final ack comes after the call has ended
+                return
+            if ack.error == HELD:
+                answered.set_exception(held())
+            else:
                 answered.set_result(ack)
 
         self._dispatcher.publish(self._container(), body_of(request.event), answer)
@@ -103,6 +109,11 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
             raise Unavailable("the gateway is stopping")
 
 
+def held() -> Exhausted:
+    """Return the status of a call with a CRITICAL event above the limit."""
+    return Exhausted(HELD, retry_seconds=RETRY_SECONDS)
+
+
 def body_of(event: given.UserEvent) -> bytes:
     """Return the bytes by which duplicates are recognized: the same for each encoding of an event."""
     return event.SerializeToString(deterministic=True)
@@ -134,6 +145,9 @@ class PublishStream:
 
         def answer(ack: Ack) -> None:
             nonlocal first
+            if ack.error == HELD:
+                self.fail(held())
+                return
             if first:
                 first = False
                 self._unanswered -= 1

@@ -15,7 +15,8 @@ from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.traces import record_dispatch
 from dexorder_relay.state.changes import Changes
-from dexorder_relay.state.leases import Assignment, Loss, Slot
+from dexorder_relay.state.leases import Assignment, Loss
+from dexorder_relay.state.workers import Slot
 
 log = structlog.get_logger(__name__)
 ToIngestor = Dispatch | RealtimeDispatch | Stop
@@ -169,4 +170,5 @@ class JobDispatcher:
         if suspended:  # this process did not run for a while, so heartbeats wait in the socket
             self._leases.renew_all(now_ns=now_ns)
         for dispatch_id in self._leases.expired(now_ns=now_ns):
+            self._leases.silent(dispatch_id)
             self.give_back(dispatch_id, "its lease expired", kind="lease")

@@ -28,7 +28,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_relay.broker.dispatcher import JobDispatcher, ToIngestor
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.state.leases import Slot, SlotKind
+from dexorder_relay.state.workers import Slot, SlotKind
 
 log = structlog.get_logger(__name__)
 FRAMES_BEFORE_A_BREAK = 100

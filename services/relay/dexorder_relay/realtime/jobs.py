@@ -177,7 +177,7 @@ class RealtimeJobs:
             if job is None or job.ticker != each.series.ticker:
                 fenced[each.dispatch_id] = None
                 continue
-            self.registry.leases.renew(each.dispatch_id, now_ns=now_ns)
+            self.registry.leases.page(each.dispatch_id, now_ns=now_ns)
             rules.settle(
                 self.registry,
                 job,

@@ -50,12 +50,15 @@ class HistoryJobs:
     def lose(self, dispatch_id: str, reason: str, changes: Changes, *, rejected_by: bytes | None = None) -> Loss:
         """Take back a dispatch."""
         context = self._context
-        job = dispatches.lose(
-            context.state, dispatch_id, reason, changes, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
-        )
+        state = context.state
+        job = state.current_job(dispatch_id)
         assert job is not None
+        made_progress = job.made_progress(state.settled(job))
+        dispatches.lose(
+            state, dispatch_id, reason, changes, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
+        )
         context.changed(job.requests)
-        return Loss(job.series.exchange, not job.failures_in_a_row, job.phase is Phase.ENDED)
+        return Loss(job.series.exchange, made_progress, job.phase is Phase.ENDED)
 
     def heard(self, dispatch_id: str, identity: bytes) -> None:
         """Do nothing: the sender of the heartbeat may have reconnected."""

@@ -62,11 +62,17 @@ def lose(
     job = state.current_job(dispatch_id)
     if job is None:
         return None
-    job.lose(reason, state.settled(job), state.retry_policy)
+    settled, policy = state.settled(job), state.retry_policy
+    if not job.made_progress(settled) and state.leases.lose(dispatch_id, now_ns=now_ns):
+        new_not_before_ns = now_ns + policy.wait_ns(job.failures_in_a_row + 1)
+        state.leases.requeue(job.id, new_not_before_ns=new_not_before_ns, rejected_by=rejected_by)
+        _end_dispatch(state, job, changes)
+        return job
+    job.lose(reason, settled, policy)
     if job.phase is Phase.ENDED:
         state.leases.remove(job.id)
     else:
-        not_before_ns = now_ns + state.retry_policy.wait_ns(job.failures_in_a_row)
+        not_before_ns = now_ns + policy.wait_ns(job.failures_in_a_row)
         state.leases.requeue(job.id, not_before_ns=not_before_ns, rejected_by=rejected_by)
     _end_dispatch(state, job, changes)
     return job
@@ -92,7 +98,7 @@ def page(
         return None
     if job.sent is None or not job.sent.contains(span):
         raise InvalidRequest(f"page {span} is not inside the range {job.sent} of job {dispatch_id!r}")
-    state.leases.renew(dispatch_id, now_ns=now_ns)
+    state.leases.page(dispatch_id, now_ns=now_ns)
     if not job.series.dataset.pages_count:
         return job
     for part in subtract([span], job.handled):  # not the ranges retracted since the dispatch
@@ -182,6 +188,7 @@ def _finish(state: HistoryState, final: FinalResult, changes: Changes, now_ns: i
     if job is None:  # fenced: the dispatch that took its place fetches the rest
         return
     assert job.sent is not None
+    state.leases.page(final.dispatch_id, now_ns=now_ns)
     changes.append(RangesChanged(job.id, "handled", job.handled.add(job.sent)))
     job.finish(final, state.settled(job))
     if job.phase is Phase.ENDED:

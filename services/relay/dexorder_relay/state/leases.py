@@ -1,10 +1,11 @@
-"""Slots, queues and leases: which ingestor gets which job, and when a job is taken back. Pure; time is passed in.
+"""Queues and leases: which ingestor gets which job, and when a job is taken back. Pure; time is passed in.
 
 A job is HISTORICAL or REALTIME and takes a slot of that kind or an ANY slot.
 
 A job is queued, then held under the id of its current dispatch. A held job runs under a lease until the ingestor says
 that Kafka has the final record; then it waits for the pipeline without a lease. Taking a job back forgets its dispatch
-id, which fences later messages under that id. One WorkerReady is one slot, used by one dispatch.
+id, which fences later messages under that id. One WorkerReady is one slot, used by one dispatch; ``workers.py`` says
+which workers get one.
 
     queued --assign--> running --complete--> produced --remove--> gone
       ^                   |                     |
@@ -14,26 +15,11 @@ id, which fences later messages under that id. One WorkerReady is one slot, used
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import NamedTuple
 
-
-class SlotKind(IntEnum):
-    """Kind of a job, or of the jobs that a slot takes; numbers of the proto's SlotType."""
-
-    ANY = 0
-    HISTORICAL = 1
-    REALTIME = 2
-
-
-class Slot(NamedTuple):
-    """Offer of one ingestor socket to take one job of one exchange."""
-
-    identity: bytes
-    exchange: str
-    kind: SlotKind
+from dexorder_relay.state.workers import Slot, SlotKind, TrialRules, Workers
 
 
 class Assignment(NamedTuple):
@@ -60,6 +46,9 @@ class Load(NamedTuple):
     free: Mapping[SlotKind, int]
 
 
+_KINDS = (SlotKind.HISTORICAL, SlotKind.REALTIME)
+
+
 @dataclass(slots=True)
 class _Entry:
     exchange: str
@@ -67,6 +56,7 @@ class _Entry:
     trace: str = ""
     place: int = 0
     not_before_ns: int = 0
+    new_not_before_ns: int = 0
     rejected_by: set[bytes] = field(default_factory=set)
     dispatch_id: str | None = None
     deadline_ns: int | None = None
@@ -83,17 +73,20 @@ class _Entry:
 class Leases:
     """The one owner of queues, slots and leases."""
 
-    def __init__(self, *, lease_ns: int, new_id: Callable[..., str], max_slots: int = 1_000) -> None:
-        """Take the ids of dispatches from ``new_id``, which also takes the trace of a job that has one."""
+    def __init__(
+        self, *, lease_ns: int, new_id: Callable[..., str], max_slots: int = 1_000, trials: TrialRules | None = None
+    ) -> None:
+        """Take the ids of dispatches from ``new_id``, which also takes the trace of a job that has one.
+
+        Without ``trials`` all workers are treated alike.
+        """
         self._lease_ns = lease_ns
         self._new_id = new_id
-        self._max_slots = max_slots
+        self._workers = Workers(max_slots=max_slots, rules=trials)
         self._entries: dict[int, _Entry] = {}
         self._held: dict[str, int] = {}
         self._queues: defaultdict[tuple[str, SlotKind], OrderedDict[int, None]] = defaultdict(OrderedDict)
         self._first = self._last = 0
-        self._slots: defaultdict[str, list[Slot]] = defaultdict(list)
-        self._slots_of: Counter[bytes] = Counter()
 
     def queue(self, job: int, exchange: str, kind: SlotKind = SlotKind.HISTORICAL, *, trace: str = "") -> None:
         """Add a job after all others of its exchange; the ids of its dispatches carry its ``trace``."""
@@ -117,16 +110,28 @@ class Leases:
         self._entries[job] = _Entry(exchange, kind, trace, dispatch_id=dispatch_id, deadline_ns=deadline_ns)
         self._held[dispatch_id] = job
 
-    def requeue(self, job: int, *, not_before_ns: int = 0, rejected_by: bytes | None = None) -> None:
+    def lose(self, dispatch_id: str, *, now_ns: int) -> bool:
+        """Count the end of a dispatch without result or page; return whether the worker alone is to blame for it."""
+        return self._workers.lose(dispatch_id, now_ns=now_ns)
+
+    def silent(self, dispatch_id: str) -> None:
+        """Note that the worker of a dispatch is silent: it may be gone, so new ones are not compared with it."""
+        self._workers.silent(dispatch_id)
+
+    def requeue(
+        self, job: int, *, not_before_ns: int = 0, new_not_before_ns: int = 0, rejected_by: bytes | None = None
+    ) -> None:
         """Take a held job back and queue it at the front.
 
         Args:
             not_before_ns: Time before which it is not assigned.
+            new_not_before_ns: Time before which it is assigned to proven workers only.
             rejected_by: Identity that rejected it; the next assignments prefer other ingestors.
         """
         entry = self._entries[job]
         self._release(entry)
         entry.not_before_ns = not_before_ns
+        entry.new_not_before_ns = new_not_before_ns
         if rejected_by is not None:
             entry.rejected_by.add(rejected_by)
         self._first -= 1
@@ -144,50 +149,38 @@ class Leases:
 
     def offer(self, slot: Slot) -> bool:
         """Keep a slot; return False if this identity has offered too many."""
-        if self._slots_of[slot.identity] >= self._max_slots:
-            return False
-        self._slots_of[slot.identity] += 1
-        self._slots[slot.exchange].append(slot)
-        return True
+        return self._workers.offer(slot)
 
     def drop(self, identity: bytes) -> int:
         """Forget the slots of a peer that cannot be reached; return their number."""
-        for exchange, slots in self._slots.items():
-            self._slots[exchange] = [slot for slot in slots if slot.identity != identity]
-        return self._slots_of.pop(identity, 0)
+        return self._workers.drop(identity)
 
     def assign(self, *, now_ns: int) -> list[Assignment]:
         """Give queued jobs, oldest first, to free slots, oldest first, and to ingestors that have not rejected them."""
+        self._workers.pass_time(now_ns=now_ns)
         made = []
         for exchange in dict.fromkeys(exchange for exchange, _ in self._queues):
-            free = Counter(slot.kind for slot in self._slots[exchange])
-            for job in self._by_age(exchange, free):
+            free = self._workers.free(exchange)
+            full = {kind for kind in _KINDS if not free[kind] and not free[SlotKind.ANY]}
+            for job in self._by_age(exchange, full):
                 entry = self._entries[job]
                 if entry.not_before_ns > now_ns:
                     continue
-                slot = self._slot_for(entry)
-                free[slot.kind] -= 1
-                made.append(self._hold(job, entry, slot, now_ns))
+                new = entry.new_not_before_ns <= now_ns
+                slot = self._workers.take(exchange, entry.kind, avoid=entry.rejected_by, new=new, now_ns=now_ns)
+                if slot is not None:
+                    made.append(self._hold(job, entry, slot, now_ns))
+                elif new:
+                    full.add(entry.kind)
         for assignment in made:
             self._queues[self._entries[assignment.job].queue].pop(assignment.job)
         return made
 
-    def _slot_for(self, entry: _Entry) -> Slot:
-        """Return the slot for a queued job; its exchange must have a free slot of a fitting kind."""
-        kinds = (SlotKind.ANY, entry.kind)
-        fitting = (slot for slot in self._slots[entry.exchange] if slot.kind in kinds)
-        first = next(fitting)
-        if first.identity not in entry.rejected_by:
-            return first
-        return next((slot for slot in fitting if slot.identity not in entry.rejected_by), first)
-
-    def _by_age(self, exchange: str, free: Mapping[SlotKind, int]) -> Iterator[int]:
-        """Yield the queued jobs of an exchange, oldest first, as long as ``free`` has a slot for their kind."""
-        queues = {
-            kind: iter(self._queues.get((exchange, kind), ())) for kind in (SlotKind.HISTORICAL, SlotKind.REALTIME)
-        }
+    def _by_age(self, exchange: str, full: Collection[SlotKind]) -> Iterator[int]:
+        """Yield the queued jobs of an exchange, oldest first, except those of kinds for which there is no slot."""
+        queues = {kind: iter(self._queues.get((exchange, kind), ())) for kind in _KINDS}
         heads = {kind: job for kind, queue in queues.items() if (job := next(queue, None)) is not None}
-        while kinds := [kind for kind in heads if free[kind] or free[SlotKind.ANY]]:
+        while kinds := [kind for kind in heads if kind not in full]:
             kind = min(kinds, key=lambda each: self._entries[heads[each]].place)
             yield heads[kind]
             job = next(queues[kind], None)
@@ -210,6 +203,11 @@ class Leases:
             entry.deadline_ns = now_ns + self._lease_ns
         return True
 
+    def page(self, dispatch_id: str, *, now_ns: int) -> None:
+        """Renew a lease because a page of the dispatch was reported, and trust its worker."""
+        if self.renew(dispatch_id, now_ns=now_ns):
+            self._workers.page(dispatch_id, now_ns=now_ns)
+
     def renew_all(self, *, now_ns: int) -> None:
         """Start full leases for all dispatches, after a suspension of this process: it could not hear them."""
         for dispatch_id in self._held:
@@ -228,11 +226,16 @@ class Leases:
         return job
 
     def expired(self, *, now_ns: int) -> list[str]:
-        """Return every dispatch with an expired lease, oldest last, so that it becomes the first in the queue."""
+        """Return every dispatch with an expired lease, oldest last, so that it becomes the first in the queue.
+
+        A dispatch on trial that has shown no page for too long is one of them.
+        """
+        late = set(self._workers.late(now_ns=now_ns))
         return [
             dispatch_id
             for dispatch_id, job in reversed(self._held.items())
-            if (deadline_ns := self._entries[job].deadline_ns) is not None and deadline_ns <= now_ns
+            if dispatch_id in late
+            or ((deadline_ns := self._entries[job].deadline_ns) is not None and deadline_ns <= now_ns)
         ]
 
     def is_queued(self, job: int) -> bool:
@@ -255,24 +258,20 @@ class Leases:
         for (exchange, _), queue in self._queues.items():
             queued[exchange] += len(queue)
         return {
-            exchange: Load(
-                queued[exchange], running[exchange], Counter(slot.kind for slot in self._slots.get(exchange, ()))
-            )
-            for exchange in {*queued, *running, *self._slots}
+            exchange: Load(queued[exchange], running[exchange], self._workers.free(exchange))
+            for exchange in {*queued, *running, *self._workers.exchanges()}
         }
 
     def _hold(self, job: int, entry: _Entry, slot: Slot, now_ns: int) -> Assignment:
-        self._slots[slot.exchange].remove(slot)
-        self._slots_of[slot.identity] -= 1
-        if not self._slots_of[slot.identity]:
-            del self._slots_of[slot.identity]  # else identities of gone peers would accumulate
         entry.dispatch_id = self._new_id(entry.trace) if entry.trace else self._new_id()
         entry.deadline_ns = now_ns + self._lease_ns
         self._held[entry.dispatch_id] = job
+        self._workers.start(entry.dispatch_id, slot, entry.kind, now_ns=now_ns)
         return Assignment(job, entry.dispatch_id, slot)
 
     def _release(self, entry: _Entry) -> None:
         if entry.dispatch_id is not None:
             self._held.pop(entry.dispatch_id, None)
+            self._workers.end(entry.dispatch_id)
         entry.dispatch_id = entry.deadline_ns = None
         entry.stopping = False

@@ -30,9 +30,10 @@ from dexorder_relay.state.changes import (
     ValueStored,
 )
 from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Assignment, SlotKind
+from dexorder_relay.state.leases import Assignment
 from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, Registry
 from dexorder_relay.state.request import check_id, check_ticker
+from dexorder_relay.state.workers import SlotKind
 
 
 def check_subscription(subscription: Subscription, venues: Collection[str], *, wall_ns: int) -> None:
@@ -165,6 +166,8 @@ def end(
         _end_dispatch(registry, job, changes, wall_ns=wall_ns)
         return job
     job.lose(reason)
+    if job.failures_in_a_row:
+        registry.leases.lose(dispatch_id, now_ns=now_ns)
     wait_ns = policy.wait_ns(job.failures_in_a_row)
     job.next_attempt_ns = wall_ns + wait_ns if wait_ns else 0
     registry.leases.requeue(job.id, not_before_ns=now_ns + wait_ns, rejected_by=rejected_by)

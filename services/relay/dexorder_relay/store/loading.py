@@ -13,8 +13,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.udf import UdfRegistration
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job, Phase
-from dexorder_relay.state.leases import SlotKind
 from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, Registry
+from dexorder_relay.state.workers import SlotKind
 from dexorder_relay.store.rows import Row, select
 from dexorder_relay.store.schema import (
     ABSENCE,

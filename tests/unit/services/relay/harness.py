@@ -49,8 +49,9 @@ from dexorder_relay.state import dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job, RetryPolicy
-from dexorder_relay.state.leases import Assignment, Leases, Slot, SlotKind
+from dexorder_relay.state.leases import Assignment, Leases
 from dexorder_relay.state.request import LiveRequest
+from dexorder_relay.state.workers import Slot, SlotKind, TrialRules
 from tests import empty_tables
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES, ROOT
@@ -132,10 +133,17 @@ def relay_process(
             process.kill()
 
 
-def history_state(first_dispatch: int = 1, *, attempts: int = 3, job_periods: int = 10, **more: Any) -> HistoryState:
+def history_state(
+    first_dispatch: int = 1,
+    *,
+    attempts: int = 3,
+    job_periods: int = 10,
+    trials: TrialRules | None = None,
+    **more: Any,
+) -> HistoryState:
     """Return an empty state, whose dispatches have the numbers after the first."""
     numbers = itertools.count(first_dispatch)
-    leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers)))
+    leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers)), trials=trials)
     values: dict[str, Any] = {"page_periods": 10, **more}
     return HistoryState(leases, RetryPolicy(attempts, 0), job_periods=job_periods, **values)
 

@@ -16,8 +16,9 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.state.leases import Leases, Load, Slot, SlotKind
+from dexorder_relay.state.leases import Leases, Load
 from dexorder_relay.state.realtime_job import Registry
+from dexorder_relay.state.workers import Slot, SlotKind
 from dexorder_relay.store.database import FORGET_REQUESTS, Store
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import SERIES, history_state, span, suite, until
@@ -53,6 +54,8 @@ async def test_queue_slots_leases_and_attempts_are_counted_by_exchange(
         assert registry.get_sample_value("dexorder_relay_requests", {"state": "RUNNING"}) == 1
         assert registry.get_sample_value("dexorder_relay_requests", {"state": "QUEUED"}) == 0
         await ingestor.send(ingest.WorkReject(job_id=first.job_id, reason="no"))
+        await until(lambda: value("requeues_total", reason="rejected") == 1)
+        clock.advance(2 * SECOND_NS)  # the ingestor has waited after its rejection
         await ingestor.offer(job_type=ingest.REALTIME)
         await until(lambda: value("slots_free", kind="REALTIME") == 1)
         assert (value("slots_free", kind="HISTORICAL"), value("slots_free", kind="ANY")) == (0, 0)

@@ -21,7 +21,7 @@ from dexorder_gateway.events.event_codec import (
 )
 from dexorder_gateway.events.ingress.containers import Container, ContainerQuotas, Verdict
 from dexorder_gateway.events.ingress.floods import Floods
-from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo, TransientEvent
+from dexorder_gateway.events.model import HELD, Ack, Event, EventKey, ReplyTo, TransientEvent
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
 
 Copy = tuple[Container, bytes | None, ReplyTo | None]
@@ -160,7 +160,10 @@ class EventReceiver:
         key, work = event.key, self.work
         body = self._body_of(key, known)
         if body is None:
-            verdict = self.quotas.take(container, event.priority, elapsed_ns)
+            verdict = self.quotas.take(container, event.priority, elapsed_ns, len(event.body))
+            if verdict is Verdict.HELD:
+                self._hold(event, reply_to, elapsed_ns)
+                return
             if verdict is Verdict.REFUSED:
                 self.over_quota += 1
                 self.floods.refused(reply_to, elapsed_ns)
@@ -171,7 +174,7 @@ class EventReceiver:
                 return
             work.bodies[key] = event.body
             work.new.append((event, verdict is Verdict.SOFT))
-            self.quotas.queued[container.name] += 1
+            self.quotas.enter(event)
         elif body != event.body:
             self._refuse(reply_to, EventRefusal(key.event_id, "event_id reused", "reused"))
             return
@@ -190,6 +193,13 @@ class EventReceiver:
         if found := known.get(key):
             return found.body
         return self.work.bodies.get(key)
+
+    def _hold(self, event: Event, reply_to: ReplyTo | None, elapsed_ns: int) -> None:
+        """Take no notice of a CRITICAL event above the limit: without an ack its container sends it again."""
+        self._refused["held"] += 1
+        self.floods.refused(reply_to, elapsed_ns)
+        if callable(reply_to):  # a call waits for an answer, and can be told when to come again
+            self.work.reply(reply_to, Ack(event.key.event_id, Status.ERROR, HELD))
 
     def _refuse(self, reply_to: ReplyTo | None, refusal: EventRefusal) -> None:
         self._refused[refusal.kind] += 1

@@ -60,7 +60,8 @@ class TransactionProcessor:
         self._work = UnitOfWork(clock.wall_ns())
         self.receiver = EventReceiver(outbox, delivery, settings, metrics, clock, self._work)
         rows = list(outbox.queued())
-        self.receiver.quotas.queued.update(row.event.key.container for row in rows)
+        for row in rows:
+            self.receiver.quotas.enter(row.event)
         pauses = outbox.pauses(self._work.now_ns)
         self._work.changes.add(delivery.restore(rows, outbox.sequences(), pauses, now_ns=self._work.now_ns))
 
@@ -199,7 +200,7 @@ class TransactionProcessor:
 
     def _count(self, changes: DeliveryChanges, seconds: float) -> None:
         for final in changes.finals:
-            self.receiver.quotas.queued[final.key.container] -= 1
+            self.receiver.quotas.leave(final.key)
         accepted = Counter([row.event.priority for row in changes.accepted])
         finished = Counter([final.status for final in changes.finals])
         self._metrics.committed(accepted, finished, self.receiver.quotas.queued.total(), seconds)

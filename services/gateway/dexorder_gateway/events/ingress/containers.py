@@ -23,6 +23,7 @@ from zmq.utils.z85 import Z85CHARS
 from dexorder_common.model.errors import NotAllowed
 from dexorder_common.model.user_events import Priority
 from dexorder_common.storage.watched_file import WatchedFile, read_yaml
+from dexorder_gateway.events.model import Event, EventKey
 
 if TYPE_CHECKING:
     from dexorder_gateway.events.config import EventsSettings
@@ -38,6 +39,8 @@ class ContainerQuota(BaseModel):
     soft_events_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hard_events_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     queued_events: int | None = Field(default=None, ge=1)
+    critical_events: int | None = Field(default=None, ge=1)
+    critical_bytes: int | None = Field(default=None, ge=1)
 
 
 NO_QUOTA = ContainerQuota()
@@ -163,11 +166,12 @@ class ContainersFile:
 
 
 class Verdict(Enum):
-    """Decision about a new event: ``SOFT`` delays it, if it is NORMAL."""
+    """Decision about a new event: ``SOFT`` delays it, if it is NORMAL; ``HELD`` takes it only when it comes again."""
 
     WITHIN = auto()
     SOFT = auto()
     REFUSED = auto()
+    HELD = auto()
 
 
 class Bucket:
@@ -196,10 +200,34 @@ class ContainerQuotas:
     def __init__(self, settings: EventsSettings) -> None:
         self._limits = settings.soft_events_per_second, settings.hard_events_per_second, settings.hard_queued_events
         self._buckets: dict[str, tuple[Bucket, Bucket]] = {}
+        self._critical_limits = settings.hard_critical_events, settings.hard_critical_bytes
         self.queued: Counter[str] = Counter()  # events that are not final
+        self._critical: Counter[str] = Counter()
+        self._critical_bytes: Counter[str] = Counter()
+        self._sizes: dict[EventKey, int] = {}
 
-    def take(self, container: Container, priority: Priority, now_ns: int) -> Verdict:
-        """Count a new event. CRITICAL ones count as well, and are never refused or delayed."""
+    def enter(self, event: Event) -> None:
+        """Count an event that was taken, or was read from the file at start."""
+        container = event.key.container
+        self.queued[container] += 1
+        if event.priority is Priority.CRITICAL:
+            self._critical[container] += 1
+            self._critical_bytes[container] += len(event.body)
+            self._sizes[event.key] = len(event.body)
+
+    def leave(self, key: EventKey) -> None:
+        """Stop counting an event that is final."""
+        self.queued[key.container] -= 1
+        size = self._sizes.pop(key, None)
+        if size is not None:
+            self._critical[key.container] -= 1
+            self._critical_bytes[key.container] -= size
+
+    def take(self, container: Container, priority: Priority, now_ns: int, size: int = 0) -> Verdict:
+        """Count the arrival of a new event with ``size`` bytes; `enter` counts it if it is taken.
+
+        CRITICAL ones are never refused or delayed; those above the limit of CRITICAL ones are held.
+        """
         name, own = container.name, container.quota
         soft, hard, queued = self._limits
         soft = own.soft_events_per_second or soft
@@ -210,7 +238,13 @@ class ContainerQuotas:
             buckets = self._buckets[name] = Bucket(), Bucket()
         within_soft, within_hard = buckets[0].take(soft, now_ns), buckets[1].take(hard, now_ns)
         if priority is Priority.CRITICAL:
-            return Verdict.WITHIN
+            return Verdict.WITHIN if self._has_room(container, size) else Verdict.HELD
         if not within_hard or self.queued[name] >= queued:
             return Verdict.REFUSED
         return Verdict.WITHIN if within_soft else Verdict.SOFT
+
+    def _has_room(self, container: Container, size: int) -> bool:
+        events, max_bytes = self._critical_limits
+        return self._critical[container.name] < (container.quota.critical_events or events) and self._critical_bytes[
+            container.name
+        ] + size <= (container.quota.critical_bytes or max_bytes)

@@ -23,7 +23,7 @@ from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_relay.broker.router import Broker, open_broker
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.state.leases import Slot
+from dexorder_relay.state.workers import Slot
 from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import settings, until
 

@@ -30,8 +30,9 @@ from dexorder_relay.state import coverage, dispatches, planner
 from dexorder_relay.state.changes import Changes, RequestEnded
 from dexorder_relay.state.history import HistoryState, progress, timed_out
 from dexorder_relay.state.job import Job, Phase, RetryPolicy
-from dexorder_relay.state.leases import Leases, Slot, SlotKind
+from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.request import LiveRequest, decide
+from dexorder_relay.state.workers import Slot, SlotKind
 from dexorder_relay.store import loading, schema
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id

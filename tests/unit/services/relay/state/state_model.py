@@ -11,7 +11,7 @@ from dexorder_common.model.history import Dispatch, FinalResult, PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
 from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.leases import Slot, SlotKind
+from dexorder_relay.state.workers import Slot, SlotKind
 
 ALL_SERIES = [Series("BTC/USDT.SIM", 60), Series("ETH/USDT.SIM", 60), Series("BTC/USDT.KRAKEN", 60)]
 EXCHANGES = ["SIM", "KRAKEN"]

@@ -15,7 +15,7 @@ from dexorder_relay.state import coverage, dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import timed_out
 from dexorder_relay.state.job import Phase
-from dexorder_relay.state.leases import Slot, SlotKind
+from dexorder_relay.state.workers import Slot, SlotKind
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import SERIES, Driver, at, counts, dispatch_all, minute, span

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dexorder_relay.state.leases import Leases, Slot, SlotKind
+from dexorder_relay.state.leases import Leases
+from dexorder_relay.state.workers import Slot, SlotKind
 from tests.unit.services.relay.harness import counts
 
 LEASE_NS = 15

@@ -33,8 +33,9 @@ from dexorder_relay.state import realtime as rules
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases, Slot, SlotKind
+from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_job import Registry
+from dexorder_relay.state.workers import Slot, SlotKind
 from dexorder_relay.store import schema
 from dexorder_relay.store.changes import statements
 from dexorder_relay.store.loading import fill_registry, read_realtime_jobs

@@ -14,8 +14,9 @@ from dexorder_relay.state import realtime as rules
 from dexorder_relay.state import realtime_job
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.job import RetryPolicy
-from dexorder_relay.state.leases import Leases, Slot, SlotKind
+from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_job import RealtimeJob, Registry
+from dexorder_relay.state.workers import Slot, SlotKind
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 

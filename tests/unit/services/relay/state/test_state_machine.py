@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 from dexorder_common.model.history import RequestStatus
-from dexorder_relay.state.leases import Slot, SlotKind
+from dexorder_relay.state.workers import Slot, SlotKind
 from tests.examples import few
 from tests.unit.services.relay.harness import at
 from tests.unit.services.relay.state.state_machine import StateMachine

@@ -15,7 +15,7 @@ from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
 from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
-from dexorder_gateway.events.model import Ack, EventKey, Later, SendRefused, Sent, WebPushSubscription
+from dexorder_gateway.events.model import HELD, Ack, EventKey, Later, SendRefused, Sent, WebPushSubscription
 from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.dispatcher.stage import SECOND, START, A, Stage, take
 from tests.unit.services.gateway.events.samples import body
@@ -201,6 +201,31 @@ def test_check_23_hard_quota_refuses_normal_and_accepts_critical_and_duplicates(
     assert stage.take(normal[3], container=ALICES) == [queued("n3")]
     assert [each.soft for each in stage.outbox.queued()] == [False, False, True, False, False]
     stage.outbox.close()
+
+
+def test_critical_events_above_the_limit_get_no_ack_and_are_taken_when_others_have_ended(tmp_path: Path) -> None:
+    """A container fills neither memory nor disk for its own users, and another one's events are taken meanwhile."""
+    stage = Stage(tmp_path / "events.db", hard_critical_events=2)
+    critical = [body(f"c{number}", priority=Priority.CRITICAL) for number in range(4)]
+    assert stage.take(*critical) == [queued("c0"), queued("c1")]
+    assert stage.take(critical[0], critical[2]) == [queued("c0")], "a copy of a known event is answered"
+    assert stage.take(body("n")) == [queued("n")], "NORMAL ones have their own limit"
+    assert stage.take(critical[2], container=Container("other", None)) == [queued("c2")]
+    assert stage.rows() == 4
+    stage.again()
+    assert stage.take(critical[2]) == [], "counted after a restart too"
+    ((_, told),) = stage.work(take((LOCAL, critical[3], print))).acks
+    assert told.error == HELD, "a call is told"
+    shown = {each.event.key: each.sequence or 0 for each in stage.outbox.queued()}[EventKey("local", "c0")]
+    stage.work(lambda processor: processor.acked("alice", processor.epoch, shown, seen=False))
+    assert stage.take(critical[2]) == [queued("c2")]
+    stage.outbox.close()
+
+
+def test_bytes_of_critical_events_are_limited(tmp_path: Path) -> None:
+    first, second = (body(each, priority=Priority.CRITICAL) for each in ("c0", "c1"))
+    stage = Stage(tmp_path / "events.db", hard_critical_bytes=len(first) + len(second) - 1)
+    assert stage.take(first, second) == [queued("c0")]
 
 
 def test_queued_events_count_against_the_quota_until_they_end_and_after_a_restart(tmp_path: Path) -> None:
