@@ -37,7 +37,7 @@ async def export(
     def write() -> Path:
         batches = None if snapshot_id is None else source.at(wanted, span, snapshot_id)
         if batches is None:
-            raise ExportFailed(f"{wanted.dataset.table} has no rows yet, or its snapshot has just expired; try again")
+            raise ExportFailed(f"{wanted.dataset.table} is still empty, or its snapshot has just expired; try again")
         return target.write(Rows.concat(batches), wanted, Path(folder))
 
     return await asyncio.to_thread(write)

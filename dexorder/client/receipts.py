@@ -87,7 +87,7 @@ class AsyncReceipts:
         for attempt in range(_ATTEMPTS):
             snapshot_id = await self._rows.snapshot_id(series, span)
             if snapshot_id is None:
-                raise errors.ReceiptFailed(f"{dataset.table} has no rows yet")
+                raise errors.ReceiptFailed(f"{dataset.table} is still empty")
             found = await self._series.coverage(ticker, period, span.start_ns, span.end_ns, detail=dataset.has_periods)
             rows = await self._hash(series, span, snapshot_id)
             holes = None if rows is None else proven_holes(found, rows, span)

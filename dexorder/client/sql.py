@@ -62,7 +62,7 @@ def _part(name: str, since: Moment | None, until: Moment | None) -> tuple[Series
     """Return the series that a table's name stands for, and the range of its rows."""
     ticker, _, period = name.rpartition(" ")
     if not ticker:
-        raise RequestRefused(f"table {name!r} is no series; write {_FORM}")
+        raise RequestRefused(f"table {name!r} is not a series; write {_FORM}")
     check_ticker(ticker)
     dataset = covered_dataset(period)
     seconds, start_ns, end_ns = read_part(period, since, until, dataset=dataset)

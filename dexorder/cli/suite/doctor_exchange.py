@@ -87,7 +87,7 @@ def _known(exchange: str) -> tuple[str | None, Dialect]:
         except ValueError:
             listed = ", ".join(venues)
             raise typer.BadParameter(
-                f"--exchange: {exchange!r} is no exchange of ccxt, and no venue of the exchanges file ({listed})"
+                f"--exchange: {exchange!r} is neither an exchange of ccxt nor a venue of the exchanges file ({listed})"
             ) from None
     return venue, dialect_of(exchange)
 

@@ -61,7 +61,7 @@ def forwarded_jwt(payloads: Sequence[str]) -> str:
         claims = json.loads(base64.urlsafe_b64decode(payloads[0] + "=" * (-len(payloads[0]) % 4)))
         issuer, subject = claims["iss"], claims["sub"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise Unauthenticated("the payload of the JWT is no JSON object with iss and sub") from None
+        raise Unauthenticated("the payload of the JWT is not a JSON object with iss and sub") from None
     if not (isinstance(issuer, str) and isinstance(subject, str) and issuer and subject):
         raise Unauthenticated("iss and sub of the JWT must be texts")
     return f"{issuer}/{subject}"

@@ -36,7 +36,7 @@ def from_proxies(admits: Callable[[str], bool]) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not admits(request.remote or ""):
-            raise web.HTTPForbidden(text="this address is no proxy that may name a caller")
+            raise web.HTTPForbidden(text="this address is not a proxy that may name a caller")
         return await handler(request)
 
     return check

@@ -90,7 +90,9 @@ def parse_declared(found: object, file_name: str) -> dict[str, Declared]:
     for each in declared.values():
         program = each.definition.program
         if program and (program not in declared or declared[program].definition.program):
-            raise ValueError(f"{file_name}: UDF {each.definition.name}: program {program!r} is no entry with a command")
+            raise ValueError(
+                f"{file_name}: UDF {each.definition.name}: program {program!r} is not an entry with a command"
+            )
     return declared
 
 

@@ -177,7 +177,7 @@ class _PeerSide(_Side):
         self._loop = asyncio.get_running_loop()
         host = str(transport.get_extra_info("peername")[0])
         if self._admits is not None and not self._admits(host):
-            log.warning("connection of a peer refused: it is no proxy that may name a caller", peer=host)
+            log.warning("connection of a peer refused: it is not a proxy that may name a caller", peer=host)
             transport.abort()
             return
         if len(self._peers) >= MAX_CONNECTIONS:

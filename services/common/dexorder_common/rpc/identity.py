@@ -252,7 +252,9 @@ class Admission:
         """Return the caller that a proxy names, and that name; a JWT, if present, precedes the certificate."""
         peer = peer_address(context.peer())
         if not is_proxy(peer, self.proxies):
-            raise Unauthenticated(f"the call is from {context.peer()[:64]}, which is no proxy that may name a caller")
+            raise Unauthenticated(
+                f"the call is from {context.peer()[:64]}, which is not a proxy that may name a caller"
+            )
         metadata = [(key, str(value)) for key, value in context.invocation_metadata() or ()]
         payloads = [value for key, value in metadata if self.jwt_metadata and key == self.jwt_metadata]
         if payloads:

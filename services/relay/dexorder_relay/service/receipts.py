@@ -94,7 +94,9 @@ class ReceiptRpcs:
             raise InvalidRequest(f"receipt.document_sha256 {message.document_sha256!r} is not 64 hexadecimal digits")
         series = decode_series(message.series)
         if not series.dataset.is_covered:
-            raise InvalidRequest(f"receipt.series.dataset {series.dataset.name!r} has no coverage, so no receipt")
+            raise InvalidRequest(
+                f"receipt.series.dataset {series.dataset.name!r} is stored without coverage; a receipt needs it"
+            )
         check_rows(series, message.start_ns, message.end_ns, self.engine.context.venues)
         span = TimeRange(message.start_ns, message.end_ns)
         return KeptReceipt(

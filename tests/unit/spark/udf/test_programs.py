@@ -80,7 +80,7 @@ def test_a_program_that_the_file_lacks_is_a_fault_that_names_those_it_has() -> N
         ({}, "none of prog, socket, grpc is set"),
         ({"prog": "a", "socket": "/s"}, "prog and socket of prog, socket, grpc is set"),
         ({"prog": "a", "program": "b"}, "program and command are set"),
-        ({"program": "b"}, "program 'b' is no entry with a command"),
+        ({"program": "b"}, "program 'b' is not an entry with a command"),
         ({"socket": "/s", "args": ["x"]}, "args and env belong to prog"),
         ({"prog": "a", "typo": 1}, "typo is not a known key"),
         ({"prog": "a", "input": {"ticker": "X"}}, "input.ticker is not a known key"),

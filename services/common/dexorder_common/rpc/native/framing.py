@@ -137,7 +137,7 @@ def expanded(message: Framed, limit: int, *, is_gzip: bool) -> bytes:
     try:
         data = expander.decompress(message.data, limit + 1)
     except zlib.error as error:
-        raise InvalidRequest(f"a message is no gzip: {error}") from None
+        raise InvalidRequest(f"a message is not in gzip format: {error}") from None
     if len(data) > limit:
         raise too_large(len(data), limit)
     if not expander.eof or expander.unused_data:

@@ -137,5 +137,5 @@ class InlineTask(Generic[T]):
         elif awaited is None:  # a bare yield
             self._loop.call_soon(self._next, context=self._context)
         else:
-            wrong = RuntimeError(f"a handler awaited {awaited!r}, which is no future")
+            wrong = RuntimeError(f"a handler awaited {awaited!r}, which is not a future")
             self._loop.call_soon(self._step, wrong, context=self._context)

@@ -118,7 +118,7 @@ def test_what_could_not_be_measured_is_a_fault_and_says_why(monkeypatch: pytest.
 
 
 def test_bad_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(typer.BadParameter, match="no exchange of ccxt, and no venue"):
+    with pytest.raises(typer.BadParameter, match="neither an exchange of ccxt nor a venue"):
         measured(monkeypatch, Scripted(), "nope")
     with pytest.raises(typer.BadParameter, match="has not ended yet"):
         measured(monkeypatch, Scripted(), day="2024-10-04")

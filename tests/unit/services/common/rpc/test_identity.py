@@ -538,7 +538,7 @@ def test_only_a_proxy_may_name_a_caller(peer: str, may: bool, tmp_path: Path) ->
     if may:
         assert context.run(admitted) == "desk"
     else:
-        with pytest.raises(Unauthenticated, match="which is no proxy that may name a caller"):
+        with pytest.raises(Unauthenticated, match="which is not a proxy that may name a caller"):
             context.run(admitted)
 
 

@@ -250,7 +250,7 @@ async def test_what_is_no_future_is_an_error_at_its_await() -> None:
     async def wait() -> None:
         await Wrong()
 
-    with pytest.raises(RuntimeError, match="which is no future"):
+    with pytest.raises(RuntimeError, match="which is not a future"):
         await as_steps(wait())
 
 
