@@ -1,16 +1,14 @@
-"""Candle charts for a terminal, and the bars that they and the HTML page show."""
+"""Candle charts for a terminal."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from rich.text import Text
 
-from dexorder.rows.table import Rows, times_ns
+from dexorder.charts.bars import Bar, bars, marked
+from dexorder.rows.table import Rows
 from dexorder_common.model.times import iso
 
 UP, DOWN, DIM, MARK = "green", "red", "bright_black", "yellow"
@@ -29,50 +27,6 @@ _CELLS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One column of the chart: a candle, or several combined."""
-
-    open_ns: int
-    open: float
-    high: float
-    low: float
-    close: float
-    volume: float
-
-    @property
-    def colour(self) -> str:
-        """Green unless the price fell."""
-        return UP if self.close >= self.open else DOWN
-
-
-def combined(rows: int, limit: int) -> int:
-    """Return how many neighbours a column combines, so that candles take at most ``limit`` columns; at least 1."""
-    return math.ceil(rows / max(limit, 1)) or 1
-
-
-def bars(rows: Rows, limit: int) -> list[Bar]:
-    """Return at most ``limit`` columns for candles in time order, each combining the same number of neighbours."""
-    count = combined(rows.num_rows, limit)
-    times = times_ns(rows, "open_time")
-    opens, highs, lows, closes, volumes = (_values(rows, name) for name in ("open", "high", "low", "close", "volume"))
-    return [
-        Bar(
-            times[i],
-            opens[i],
-            max(highs[i : i + count]),
-            min(lows[i : i + count]),
-            closes[min(i + count, len(closes)) - 1],
-            math.fsum(volumes[i : i + count]),
-        )
-        for i in range(0, rows.num_rows, count)
-    ]
-
-
-def _values(rows: Rows, name: str) -> list[Any]:
-    return rows[name].to_pylist()
-
-
 def candle_chart(rows: Rows, *, width: int = 100, height: int = 16, marks_ns: Sequence[int] | None = None) -> Text:
     """Return a chart of ``rows``, ascending by ``open_time``, in ``width`` x (``height`` + 3) characters.
 
@@ -88,17 +42,11 @@ def candle_chart(rows: Rows, *, width: int = 100, height: int = 16, marks_ns: Se
 
 def mark_line(columns: Sequence[Bar], marks_ns: Sequence[int]) -> Text:
     """Return a line with a mark below each column in which a time falls."""
-    marked = marked_columns(columns, marks_ns)
+    found = set(marked([bar.open_ns for bar in columns], marks_ns))
     line = Text()
     for index in range(len(columns)):
-        line.append("▲" if index in marked else " ", style=MARK)
+        line.append("▲" if index in found else " ", style=MARK)
     return line.append(f" fires, {len(marks_ns):,} times", style=DIM)
-
-
-def marked_columns(columns: Sequence[Bar], marks_ns: Sequence[int]) -> set[int]:
-    """Return the indices of the columns in which a time falls; the end of a candle belongs to it."""
-    opens = [bar.open_ns for bar in columns]
-    return {max(0, bisect_left(opens, time_ns) - 1) for time_ns in marks_ns}
 
 
 def lines(columns: Sequence[Bar], height: int) -> list[Text]:
@@ -115,7 +63,7 @@ def lines(columns: Sequence[Bar], height: int) -> list[Text]:
     for row in range(height - 1, -1, -1):
         line = Text()
         for bar in columns:
-            line.append(_cell(bar, row, half), style=bar.colour)
+            line.append(_cell(bar, row, half), style=_colour(bar))
         if row % 4 == (height - 1) % 4 or row == 0:
             line.append(f" ┤{_price(low + (row + 0.5) / height * span)}", style=DIM)
         drawn.append(line)
@@ -140,8 +88,12 @@ def volume_line(columns: Sequence[Bar]) -> Text:
     line = Text()
     for bar in columns:
         level = math.ceil(bar.volume / largest * (len(_VOLUME) - 1)) if largest else 0
-        line.append(_VOLUME[level], style=bar.colour)
+        line.append(_VOLUME[level], style=_colour(bar))
     return line.append(f" volume, max {_price(largest)}", style=DIM)
+
+
+def _colour(bar: Bar) -> str:
+    return UP if bar.rises else DOWN
 
 
 def _time_axis(columns: Sequence[Bar]) -> Text:

@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dexorder.charts.text import DIM, DOWN, UP, Bar, lines, volume_line
+from dexorder.charts.bars import Bar
+from dexorder.charts.text import DIM, DOWN, UP, lines, volume_line
 from dexorder.cli.terminal.output import safe
 from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate
 from dexorder_common.model.periods import PERIODS

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import dexorder.charts.html
+from dexorder.charts.bars import Bar
 from dexorder.charts.html import GAP_SHARE, MAX_BARS, describe, gaps, labels, write_html
-from dexorder.charts.text import Bar
 from dexorder.rows.table import Rows
 from dexorder_common.model.times import SECOND_NS
 from tests.fakes.candle_table import START
@@ -54,10 +55,10 @@ def bar(hour: float) -> Bar:
 @pytest.mark.parametrize(
     ("count", "shown", "about"),
     [
-        (1, 1, "1h · 1 candle · UTC"),
-        (MAX_BARS, MAX_BARS, "1h · 600 candles · UTC"),
-        (MAX_BARS + 1, 301, "1h · 601 candles · UTC · a bar is 2 candles"),
-        (50_000, 596, "1h · 50,000 candles · UTC · a bar is 84 candles"),
+        (1, 1, '1h · 1 candle · UTC<span id="bar"></span>'),
+        (MAX_BARS, MAX_BARS, '1h · 600 candles · UTC<span id="bar"></span>'),
+        (MAX_BARS + 1, 301, '1h · 601 candles · UTC<span id="bar"> · a bar is 2h</span>'),
+        (50_000, 298, '1h · 50,000 candles · UTC<span id="bar"> · a bar is 1w</span>'),
     ],
 )
 def test_volume_and_prices_of_any_number_of_candles(tmp_path: Path, count: int, shown: int, about: str) -> None:
@@ -107,7 +108,7 @@ def test_labels_have_the_precision_of_the_period() -> None:
     assert labels([bar(0), bar(24)], 86_400) == ["2024-01-01", "2024-01-02"]
     assert labels([bar(0.5)], 60) == ["2024-01-01 00:30"]
     assert labels([bar(1 / 3_600)], 1) == ["2024-01-01 00:00:01"]
-    assert describe(1_000, 60) == "1m · 1,000 candles · UTC · a bar is 2 candles"
+    assert describe(1_000, 60) == "1m · 1,000 candles · UTC"
 
 
 def test_page_has_both_schemes_fits_a_phone_and_asks_no_other_host(tmp_path: Path) -> None:
@@ -123,8 +124,18 @@ def test_page_has_both_schemes_fits_a_phone_and_asks_no_other_host(tmp_path: Pat
 def test_marks_are_below_the_bars_in_which_they_fall(tmp_path: Path) -> None:
     marks = [START + HOUR_NS, START + 1_250 * HOUR_NS]
     _, (prices, _, fires), _ = written(tmp_path, table(1_800), marks_ns=marks)
-    assert fires["x"] == [prices["x"][0], prices["x"][416]]  # a bar is 3 candles
-    assert fires["y"] == [prices["low"][0], prices["low"][416]]
+    assert fires["x"] == [prices["x"][0], prices["x"][312]]  # a bar is 4h
+    assert fires["y"] == [prices["low"][0], prices["low"][312]]
+
+
+def test_page_has_every_candle_unless_they_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, kept, names in ((1_000, 1_000, ["1h", "2h", "4h"]), (999, 500, ["2h", "4h", "6h"])):
+        monkeypatch.setattr(dexorder.charts.html, "MAX_CANDLES", most)
+        page, _, _ = written(tmp_path, rows := table(1_000))
+        series, _ = json.JSONDecoder().raw_decode(page, page.index("const series = ") + len("const series = "))
+        assert [level["name"] for level in series["levels"]][:3] == names and series["levels"][0]["starts"] is None
+        assert {len(column) for column in series["columns"].values()} == {kept}
+        assert sum(series["columns"]["volume"]) == pytest.approx(sum(rows["volume"].to_pylist()))
 
 
 def test_text_of_an_exchange_is_text(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ import random
 import pyarrow as pa
 from rich.cells import cell_len
 
-from dexorder.charts.text import DOWN, UP, bars, candle_chart
+from dexorder.charts.bars import bars
+from dexorder.charts.text import candle_chart
 from dexorder.rows.table import Rows
 from tests.fakes.candle_table import TICKER, candles
 
@@ -29,8 +30,10 @@ def test_chart_of_three_candles() -> None:
 
 
 def test_rising_and_falling_candles_differ_in_colour() -> None:
-    rising, falling = bars(table((1, 2, 1, 2, 1), (2, 2, 1, 1, 1)), 10)
-    assert (rising.colour, falling.colour) == (UP, DOWN)
+    rows = table((1, 2, 1, 2, 1), (2, 2, 1, 1, 1))
+    rising, falling = bars(rows, 10)
+    assert rising.rises and not falling.rises
+    assert [str(span.style) for span in candle_chart(rows, height=1).spans[:2]] == ["green", "red"]
 
 
 def test_neighbours_are_combined_if_the_chart_is_too_narrow() -> None:
