@@ -8,6 +8,7 @@ DATA: Final[Literal[1]]
 RESET: Final[Literal[2]]
 WRITABLE: Final[Literal[3]]
 PONG: Final[Literal[4]]
+UNARY: Final[Literal[5]]
 OUTPUT_LIMIT: Final[int]
 """Bytes that one `Session.step` returns at most, but for the last frame."""
 
@@ -18,9 +19,11 @@ Data: TypeAlias = tuple[Literal[1], int, bytes, bool]
 Reset: TypeAlias = tuple[Literal[2], int, int]
 """A stream that the client has reset, and its error code."""
 Writable: TypeAlias = tuple[Literal[3], int]
-"""A stream whose data has left, after `Session.data` or `Session.respond` returned False."""
+"""A stream whose data has left, after `Session.data` or `Session.answer` returned False."""
 Pong: TypeAlias = tuple[Literal[4], int]
-Event: TypeAlias = Request | Data | Reset | Writable | Pong
+Unary: TypeAlias = tuple[Literal[5], int, Head, bytes, float | None]
+"""A gRPC request that is one message, without compression and binary metadata: the message, the timeout in seconds."""
+Event: TypeAlias = Request | Data | Reset | Writable | Pong | Unary
 
 @final
 class Fields:
@@ -54,6 +57,9 @@ class Session:
         max_streams: Streams that may be open at the same time.
         max_header_bytes: Largest list of header fields.
         max_unread_resets: Streams that one ``step`` may see opened and reset.
+        max_message_bytes: Largest message of a `Unary`; a larger one is a `Request`.
+        answer_head: Fields before the message of `answer`.
+        answer_end: Fields after it.
         is_unix: Take an authority that is the path of a unix socket, as gRPC's C core sends it.
     """
 
@@ -65,6 +71,9 @@ class Session:
         max_streams: int,
         max_header_bytes: int,
         max_unread_resets: int,
+        max_message_bytes: int,
+        answer_head: Fields,
+        answer_end: Fields,
         is_unix: bool,
     ) -> Session: ...
     def step(self, data: bytes | None) -> tuple[list[Event], bytes]:
@@ -73,8 +82,11 @@ class Session:
         Call it with None after anything else of this class, and again after an output of `OUTPUT_LIMIT` bytes.
         """
 
-    def respond(self, stream: int, head: Fields, data: bytes, trailers: Fields) -> bool | None:
-        """Answer at once; False if the data has to wait: then call `finish` after `WRITABLE`. None: nobody waits."""
+    def answer(self, stream: int, message: bytes) -> bool | None:
+        """Answer with one gRPC message.
+
+        False: it has to wait, call `finish` after `WRITABLE`. None: the stream is gone.
+        """
 
     def head(self, stream: int, fields: Fields) -> None:
         """Send the answer's fields, with status 200; nothing if they were sent."""

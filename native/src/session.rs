@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2::server::{Builder, Connection, Handshake};
 use h2::{Ping, PingPong, Reason};
+use http::HeaderMap;
 use http::request::Parts;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -17,6 +18,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::fields::{Fields, Head};
 use crate::pipe::Pipe;
 use crate::stream::{Found, Stream};
+use crate::unary;
 use crate::wakers::Woken;
 
 pub const REQUEST: u8 = 0;
@@ -24,9 +26,11 @@ pub const DATA: u8 = 1;
 pub const RESET: u8 = 2;
 pub const WRITABLE: u8 = 3;
 pub const PONG: u8 = 4;
+pub const UNARY: u8 = 5;
 
 enum Event {
     Request { id: u32, head: Box<Parts>, body: Vec<Bytes>, ended: bool },
+    Unary { id: u32, head: Box<Parts>, body: Vec<Bytes>, timeout: Option<f64> },
     Data { id: u32, body: Vec<Bytes>, ended: bool },
     Reset { id: u32, code: u32 },
     Writable { id: u32 },
@@ -47,6 +51,9 @@ struct Inner {
     pings: Option<PingPong>,
     pings_out: usize,
     events: Vec<Event>,
+    max_message_bytes: usize,
+    answer_head: HeaderMap,
+    answer_end: HeaderMap,
 }
 
 /// An HTTP/2 server session.
@@ -62,13 +69,17 @@ impl Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (*, stream_window, connection_window, max_streams, max_header_bytes, max_unread_resets, is_unix))]
+    #[pyo3(signature = (*, stream_window, connection_window, max_streams, max_header_bytes, max_unread_resets,
+        max_message_bytes, answer_head, answer_end, is_unix))]
     fn new(
         stream_window: u32,
         connection_window: u32,
         max_streams: u32,
         max_header_bytes: u32,
         max_unread_resets: usize,
+        max_message_bytes: usize,
+        answer_head: &Fields,
+        answer_end: &Fields,
         is_unix: bool,
     ) -> Self {
         let pipe = Pipe::new(is_unix);
@@ -87,6 +98,9 @@ impl Session {
             pings: None,
             pings_out: 0,
             events: Vec::new(),
+            max_message_bytes,
+            answer_head: answer_head.0.clone(),
+            answer_end: answer_end.0.clone(),
         }))
     }
 
@@ -111,8 +125,8 @@ impl Session {
         Ok((list, output))
     }
 
-    fn respond(&self, stream: u32, head: &Fields, data: &[u8], trailers: &Fields) -> Option<bool> {
-        self.inner().respond(stream, head, data, trailers)
+    fn answer(&self, stream: u32, message: &[u8]) -> Option<bool> {
+        self.inner().answer(stream, message)
     }
 
     fn head(&self, stream: u32, fields: &Fields) {
@@ -233,11 +247,11 @@ impl Inner {
                         continue; // reset before anybody has seen it
                     }
                     self.streams.insert(id, stream);
-                    self.events.push(Event::Request {
-                        id,
-                        head: Box::new(head),
-                        body: found.body,
-                        ended: found.ended,
+                    let usual = found.ended.then(|| unary::usual(&head, &found.body, self.max_message_bytes)).flatten();
+                    let (head, body) = (Box::new(head), found.body);
+                    self.events.push(match usual {
+                        Some(timeout) => Event::Unary { id, head, body, timeout },
+                        None => Event::Request { id, head, body, ended: found.ended },
                     });
                 }
                 Poll::Ready(Some(Err(error))) => self.close(error.to_string()),
@@ -265,13 +279,14 @@ impl Inner {
     }
 
     /// None if the client has left.
-    fn respond(&mut self, id: u32, head: &Fields, data: &[u8], trailers: &Fields) -> Option<bool> {
+    fn answer(&mut self, id: u32, message: &[u8]) -> Option<bool> {
         let stream = self.streams.get_mut(&id)?;
-        let sent = stream.head(head.0.clone(), false).and_then(|()| stream.data(Bytes::copy_from_slice(data)));
+        let framed = unary::framed(message)?;
+        let sent = stream.head(self.answer_head.clone(), false).and_then(|()| stream.data(framed));
         if let Ok(false) = sent {
             return Some(false);
         }
-        let ended = sent.and_then(|_| stream.trailers(trailers.0.clone()));
+        let ended = sent.and_then(|_| stream.trailers(self.answer_end.clone()));
         self.streams.remove(&id);
         ended.ok().map(|()| true)
     }
@@ -281,6 +296,10 @@ fn to_python<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>
     match event {
         Event::Request { id, head, body, ended } => {
             (REQUEST, id, Head(*head), joined(py, &body)?, ended).into_pyobject(py)
+        }
+        Event::Unary { id, head, body, timeout } => {
+            let message = PyBytes::new(py, body.first().map_or(&[], |only| &only[unary::PREFIX..]));
+            (UNARY, id, Head(*head), message, timeout).into_pyobject(py)
         }
         Event::Data { id, body, ended } => (DATA, id, joined(py, &body)?, ended).into_pyobject(py),
         Event::Reset { id, code } => (RESET, id, code).into_pyobject(py),

@@ -111,6 +111,22 @@ class AckTracker:
         self._next_due_ns = min(self._next_due_ns, due_ns)
         return FIRST
 
+    def takes_next(self, offset: int, due_ns: int, *, most: int, now_ns: int) -> bool:
+        """Put a record just read in flight if it is the next delivery: it is new, none is due, and none acked early.
+
+        Args:
+            most: Pending records that are too many.
+        """
+        if now_ns >= self._next_due_ns or offset < self._next or self._early or self._reading_again:
+            return False
+        if len(self._pending) >= most:
+            return False
+        self._next = offset + 1
+        self._pending[offset] = _Pending(due_ns)
+        if due_ns < self._next_due_ns:
+            self._next_due_ns = due_ns
+        return True
+
     def takes_new(self, offset: int) -> bool:
         """Return whether records from this offset on are all new, so that `deliver_new` may take them."""
         return offset >= self._next and not self._early and not self._reading_again

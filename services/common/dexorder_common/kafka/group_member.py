@@ -108,7 +108,8 @@ class GroupMember:
 
     def resume_fetching(self) -> None:
         """Fetch again after records were taken from a queue."""
-        self._room.set()
+        if not self._room.is_set():  # a caller for each record; to set it takes a lock
+            self._room.set()
 
     def note_topic_id(self, topic: str, topic_id: str) -> None:
         """Read a topic from its start if its id has changed: it was deleted and created again."""

@@ -365,7 +365,17 @@ class PartitionQueue(Generic[T]):
         tracker, found = self.tracker, list[tuple[int, T, str]]()
         if tracker is None:
             return found
-        keep, due_ns = self.rules.keep_records, now_ns + self.rules.ack_timeout_ns
+        rules = self.rules
+        keep, due_ns = rules.keep_records, now_ns + rules.ack_timeout_ns
+        if (  # one new record, as most calls of callers that take one take it
+            limit == 1
+            and self._fetched
+            and keep
+            and tracker.takes_next(offset := self._fetched[0][0], due_ns, most=rules.max_pending, now_ns=now_ns)
+        ):
+            record = self._kept[offset] = self._fetched.popleft()[1]
+            self.length_bytes -= len(record)
+            return [(offset, record, FIRST)]
         while keep and len(found) < limit and (again := tracker.redeliver(due_ns, now_ns=now_ns)) is not None:
             offset, reason = again
             found.append((offset, self._kept[offset], reason))

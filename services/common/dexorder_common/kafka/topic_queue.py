@@ -158,13 +158,14 @@ class TopicQueue(Generic[T]):
     def take(self, limit: int = 1, *, now_ns: int) -> list[Delivery[T]]:
         """Return the next deliveries; empty without records, or if too many are unacked."""
         found: list[Delivery[T]] = []
-        for _ in range(len(self._order)):
-            if len(found) >= limit:
-                break
-            partition = self._order[0]
-            self._order.rotate(-1)
-            taken = self._partitions[partition].take(limit - len(found), now_ns=now_ns)
-            found += [Delivery(partition, *each) for each in taken]
+        order, parts = self._order, self._partitions
+        for _ in range(len(order)):
+            partition = order[0]
+            order.rotate(-1)
+            if taken := parts[partition].take(limit - len(found), now_ns=now_ns):
+                found += [Delivery(partition, *each) for each in taken]
+                if len(found) >= limit:
+                    break
         return found
 
     @property

@@ -40,6 +40,11 @@ def check_request(message: Message) -> None:
         check(message, "")
 
 
+def has_checks(descriptor: Descriptor) -> bool:
+    """Return whether a field of a message, or of an inner one, has a rule."""
+    return bool(_tests(descriptor))
+
+
 def rules_of(field: FieldDescriptor) -> FieldRules:
     """Return the rules of a field; empty ones for a field without."""
     found: FieldRules = field.GetOptions().Extensions[rules]

@@ -15,13 +15,14 @@ from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from grpc.aio import AbortError
 
 from dexorder_common.metrics import CallMetrics
 from dexorder_common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, InvalidRequest
 from dexorder_common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
-from dexorder_common.rpc.field_rules import check_request
+from dexorder_common.rpc.field_rules import check_request, has_checks
 from dexorder_common.rpc.policy import Admit, CallStatus, InternalText, Method, ServedCall
 from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS, KeptAlive, beside, keep_alive_answer
 
@@ -142,7 +143,7 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
             keep_alive_seconds: Longest time without an answer in an endless stream.
         """
         self._metrics = metrics
-        self._admit = admit or (lambda service, context: None)
+        self._admit = admit
         self._internal_text = internal_text or (lambda method, error: None)
         self._own_identity = own_identity
         self._keep_alive_seconds = keep_alive_seconds
@@ -169,7 +170,7 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         _, service, name = path.split("/", 2)
         label, make = HANDLERS[handler.request_streaming, handler.response_streaming]
         method = Method(service, name, self._metrics.tally((label, service, name)), self._internal_text)
-        check = _parsed if service in self._own_identity else _checked
+        check = _parsed if service in self._own_identity or not _has_rules(handler) else _checked
         incoming = partial(_requests if handler.request_streaming else _request, check)
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
         deserialize, serialize = handler.request_deserializer, handler.response_serializer
@@ -189,7 +190,8 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Any) -> Any:
             call = _GrpcCall(method, context, fields)
             try:
-                admit(method.service, context)
+                if admit is not None:
+                    admit(method.service, context)
                 response = behavior(incoming(method, request), context)
                 if type(response) is CoroutineType or inspect.isawaitable(response):  # the first is cheap
                     response = await response
@@ -209,7 +211,8 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             call = _GrpcCall(method, context, fields)
             try:
-                admit(method.service, context)
+                if admit is not None:
+                    admit(method.service, context)
                 answers = behavior(incoming(method, request), context)
                 if inspect.isawaitable(answers):  # a handler that writes to the context itself
                     await answers
@@ -252,8 +255,19 @@ def behavior_of(handler: Handler) -> Behavior:
 
 def _fields_of(deserialize: Callable[[bytes], Any] | None) -> frozenset[str]:
     """Return the names of the fields of the messages that ``Message.FromString`` makes; none for another decoder."""
-    descriptor = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
+    descriptor = _descriptor_of(deserialize)
     return frozenset() if descriptor is None else field_names(descriptor)
+
+
+def _has_rules(handler: Handler) -> bool:
+    """Return whether requests of a handler may break a rule of their fields; True if their type is unknown."""
+    descriptor = _descriptor_of(handler.request_deserializer)
+    return descriptor is None or has_checks(descriptor)
+
+
+def _descriptor_of(deserialize: Callable[[bytes], Any] | None) -> Descriptor | None:
+    found: Descriptor | None = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
+    return found
 
 
 def _request(check: Check, method: Method, request: Any) -> Any:

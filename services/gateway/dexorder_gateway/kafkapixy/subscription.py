@@ -156,7 +156,7 @@ class PixySubscription:
     def _take(self) -> Delivery[Message] | None:
         now_ns = time.monotonic_ns()
         with self.member.lock:
-            spent = self._queue.give_up(now_ns=now_ns)
+            spent = self._queue.give_up(now_ns=now_ns) if self._config.max_retries >= 0 else ()
             found = self._queue.take(now_ns=now_ns)
             if not found:
                 # The thread reads it under the same lock, so a record that is fetched after this wakes the waiters.

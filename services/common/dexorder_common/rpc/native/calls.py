@@ -44,39 +44,26 @@ class _Expired(SuiteError):
 class Call(CallContext):
     """A call with one request message; `streaming.StreamingCall` has many."""
 
-    __slots__ = (
-        "_deframer",
-        "_has_head",
-        "_held",
-        "_is_gone",
-        "_is_gzip",
-        "_is_waiting",
-        "_line",
-        "_method",
-        "_requests",
-        "_room",
-        "_stream",
-        "_task",
-        "_timer",
-    )
+    # Values of most calls, which need none of their own.
+    _deframer: Deframer | None = None
+    _is_gzip = False
+    _task: InlineTask[Any] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _has_head = False
+    _is_gone = False
+    """Whether the client no longer waits for the call."""
+    _is_waiting = False
+    """Whether sent data has not left; the next has to wait for that."""
+    _room: asyncio.Future[None] | None = None
+    _requests: Sequence[bytes] = ()
+    _held = 0
 
     def __init__(self, stream: int, head: Head, method: Method, line: Line, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(head, line, loop)
         self._stream = stream
+        self._head = head
         self._method = method
-        self._line = line
-        self._deframer: Deframer | None = None
-        self._is_gzip = False
-        self._task: InlineTask[Any] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_head = False
-        self._is_gone = False
-        """Whether the client no longer waits for the call."""
-        self._is_waiting = False
-        """Whether sent data has not left; the next has to wait for that."""
-        self._room: asyncio.Future[None] | None = None
-        self._requests: list[bytes] = []
-        self._held = 0
+        self._line = self._caller = line
+        self._loop = loop
 
     # ---- reports of the connection
 
@@ -88,6 +75,15 @@ class Call(CallContext):
             self._is_gzip = check_encoding(self._head.get("grpc-encoding"))
             self.invocation_metadata()
             self._take_first(body, ended=ended)
+        except SuiteError as error:
+            self.refuse(error)
+
+    def start_whole(self, message: bytes, timeout: float | None) -> None:
+        """Take a request that the session has found to be one valid message, with valid fields."""
+        try:
+            if timeout is not None:
+                self._deadline_s = self._loop.time() + timeout
+            self._run(message)
         except SuiteError as error:
             self.refuse(error)
 
@@ -129,7 +125,8 @@ class Call(CallContext):
     def _take(self, body: bytes, *, ended: bool) -> None:
         assert self._deframer is not None
         for message in self._deframer.feed(body):
-            self._requests.append(expanded(message, self._line.limits.max_message_bytes, is_gzip=self._is_gzip))
+            found = expanded(message, self._line.limits.max_message_bytes, is_gzip=self._is_gzip)
+            self._requests = *self._requests, found
             if len(self._requests) > 1:
                 raise InvalidRequest("the request has more than one message; the method takes one")
         self._hold(self._deframer.pending)
@@ -139,7 +136,8 @@ class Call(CallContext):
         self._deframer.finish()
         if not self._requests:
             raise InvalidRequest("the request has no message")
-        self._run(self._requests.pop())
+        message, self._requests = self._requests[0], ()
+        self._run(message)
 
     def _hold(self, size: int) -> None:
         """Note how many bytes of a message that is not whole the call holds."""
@@ -154,7 +152,7 @@ class Call(CallContext):
     # ---- the handler
 
     def _begin(self, request: Any) -> None:
-        if self.time_remaining() == 0:
+        if self._deadline_s is not None and self.time_remaining() == 0:
             self._expire()
             return
         answers = self._method.behavior(request, self)
@@ -269,7 +267,7 @@ class Call(CallContext):
             self._line.hold(-self._held)
             self._held = 0
         self._line.ended(self._stream)
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             try:
                 callback(self)

@@ -8,7 +8,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
-from dexorder_http2 import DATA, OUTPUT_LIMIT, PONG, REQUEST, RESET, Fields, Head, Session
+from dexorder_http2 import DATA, OUTPUT_LIMIT, PONG, REQUEST, RESET, UNARY, Fields, Head, Session
 
 from dexorder_common.model.errors import Code, InvalidRequest
 from dexorder_common.rpc.native.calls import Call
@@ -83,6 +83,9 @@ class Connection(asyncio.Protocol):
             max_streams=limits.max_streams,
             max_header_bytes=limits.max_header_bytes,
             max_unread_resets=MAX_RESETS,
+            max_message_bytes=limits.max_message_bytes,
+            answer_head=_HEAD_FIELDS,
+            answer_end=_OK_FIELDS,
             is_unix=is_unix,
         )
         self._signs = Signs(loop.time())
@@ -171,7 +174,9 @@ class Connection(asyncio.Protocol):
                 call.leave()
 
     def _take(self, event: Event) -> None:
-        if event[0] == REQUEST:
+        if event[0] == UNARY:
+            self._open_unary(event[1], event[2], event[3], event[4])
+        elif event[0] == REQUEST:
             self._open(event[1], event[2], event[3], ended=event[4])
         elif event[0] == PONG:
             self._signs.pinged_s = None
@@ -185,6 +190,15 @@ class Connection(asyncio.Protocol):
                 self._session.abort(_ENHANCE_YOUR_CALM)
         else:
             call.writable()
+
+    def _open_unary(self, stream: int, head: Head, message: bytes, timeout: float | None) -> None:
+        """Open a usual unary call, which the session has checked; anything else about it is as `_open` has it."""
+        method = self._host.methods.known.get(head.path)
+        if method is None or method.request_streaming or len(self.calls) >= self.limits.max_streams:
+            self._open(stream, head, frame(message), ended=True)
+            return
+        call = self.calls[stream] = Call(stream, head, method, self, self._loop)
+        call.start_whole(message, timeout)
 
     def _open(self, stream: int, head: Head, body: bytes, *, ended: bool) -> None:
         if len(self.calls) >= self.limits.max_streams:
@@ -209,8 +223,9 @@ class Connection(asyncio.Protocol):
 
     def respond(self, stream: int, message: bytes) -> bool | None:
         """Send the only answer of a call and status OK."""
-        self._soon()
-        return self._session.respond(stream, _HEAD_FIELDS, frame(message), _OK_FIELDS)
+        if not self._is_pumping:
+            self._soon()
+        return self._session.answer(stream, message)
 
     def head(self, stream: int, metadata: Metadata) -> None:
         """Send initial metadata."""

@@ -35,34 +35,21 @@ class Caller(Protocol):
 class CallContext:
     """Facts about a call, and the status that its handler gives it."""
 
-    __slots__ = (
-        "_callbacks",
-        "_caller",
-        "_code",
-        "_deadline_s",
-        "_details",
-        "_head",
-        "_initial",
-        "_is_cancelled",
-        "_is_done",
-        "_loop",
-        "_metadata",
-        "_trailing",
-    )
+    # Values of most calls, which need none of their own.
+    _metadata: Metadata | None = None
+    _deadline_s: float | None = None
+    _code = OK
+    _details = ""
+    _initial: Metadata = ()
+    _trailing: Metadata = ()
+    _callbacks: Sequence[Callback] = ()
+    _is_done = False
+    _is_cancelled = False
 
     def __init__(self, head: Head, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
         self._head = head
         self._caller = caller
         self._loop = loop
-        self._metadata: Metadata | None = None
-        self._deadline_s: float | None = None
-        self._code = OK
-        self._details = ""
-        self._initial: Metadata = ()
-        self._trailing: Metadata = ()
-        self._callbacks: list[Callback] = []
-        self._is_done = False
-        self._is_cancelled = False
 
     def invocation_metadata(self) -> Metadata:
         """Return the metadata of the caller."""
@@ -130,7 +117,7 @@ class CallContext:
 
     def add_done_callback(self, callback: Callable[[Self], None]) -> None:
         """Call a function with this context once the call has ended."""
-        self._callbacks.append(callback)
+        self._callbacks = *self._callbacks, callback
 
     def done(self) -> bool:
         """Return whether the call's status was sent."""

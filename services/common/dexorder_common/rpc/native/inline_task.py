@@ -22,18 +22,12 @@ Ended = Callable[[Any, BaseException | None], None]
 class InlineTask(Generic[T]):
     """A coroutine that has waited at least once; of a Task it has what code inside of it uses."""
 
-    __slots__ = (
-        "__weakref__",
-        "_awaited",
-        "_cancels",
-        "_context",
-        "_coroutine",
-        "_ended",
-        "_is_done",
-        "_loop",
-        "_message",
-        "_must_cancel",
-    )
+    # Values of most coroutines, which end at once.
+    _awaited: asyncio.Future[Any] | None = None
+    _cancels = 0
+    _must_cancel = False
+    _message: Any = None
+    _is_done = False
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, context: Context, ended: Ended
@@ -42,11 +36,6 @@ class InlineTask(Generic[T]):
         self._loop = loop
         self._context = context
         self._ended = ended
-        self._awaited: asyncio.Future[Any] | None = None
-        self._cancels = 0
-        self._must_cancel = False
-        self._message: Any = None
-        self._is_done = False
 
     def done(self) -> bool:
         """Return whether the coroutine has ended."""

@@ -43,13 +43,17 @@ class Method:
 
 
 class Methods:
-    """Handlers that servicers have added."""
+    """Handlers that servicers have added.
+
+    Attributes:
+        known: Methods by path; those that were called and do not depend on the metadata of a call.
+    """
 
     def __init__(self, interceptors: Sequence[Interceptor]) -> None:
         self._interceptors = tuple(reversed(interceptors))
         self._is_per_call = any(each.is_per_call for each in interceptors)
         self._generic: list[grpc.GenericRpcHandler] = []
-        self._known: dict[str, Method] = {}
+        self.known: dict[str, Method] = {}
 
     def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Add the handlers of a servicer."""
@@ -57,7 +61,7 @@ class Methods:
 
     def find(self, path: str, metadata: Callable[[], Metadata]) -> Method | None:
         """Return the method of a path; None for an unknown one. Unknown paths are not kept: callers choose them."""
-        if (known := self._known.get(path)) is not None:
+        if (known := self.known.get(path)) is not None:
             return known
         handler = self._handler(path)
         if handler is None:
@@ -67,7 +71,7 @@ class Methods:
             handler = each.wrapped(handler, details)
         method = method_of(handler)
         if not self._is_per_call:
-            self._known[path] = method
+            self.known[path] = method
         return method
 
     def _handler(self, path: str) -> Handler | None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class NativeServer:
         self.limits = limits
         self.methods = Methods(interceptors)
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
+        self.context = copy_context().copy
+        """Returns a new context for a handler: a copy of the server's context at its start."""
         self._bound: list[tuple[socket.socket, ssl.SSLContext | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.Server] = []
@@ -90,10 +91,6 @@ class NativeServer:
             await asyncio.sleep(min(left_s, 0.01))
 
     # ---- reports of connections
-
-    def context(self) -> Context:
-        """Return a new context for a handler: a copy of the server's context at its start."""
-        return self._context.copy()
 
     def joined(self, connection: Connection) -> bool:
         """Note a new connection; False if there are too many."""

@@ -16,6 +16,7 @@ _MISSING = (
     "transport 'native' needs the package dexorder_http2, which is not installed: `make setup` builds it where "
     "cargo is, and images have it; with a wheel of it: {command}"
 )
+_OLD = "transport 'native' needs a newer package dexorder_http2: `make setup` builds it where cargo is, or {command}"
 
 
 def native_server(interceptors: Sequence[Any], max_message_bytes: int, options: Mapping[str, Any]) -> NativeServer:
@@ -26,10 +27,11 @@ def native_server(interceptors: Sequence[Any], max_message_bytes: int, options: 
     """
     try:
         from dexorder_common.rpc.native.server import NativeServer
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if error.name != "dexorder_http2":
             raise
-        raise BadSettings(_MISSING.format(command=install_command("fast"))) from None
+        text = _MISSING if isinstance(error, ModuleNotFoundError) else _OLD
+        raise BadSettings(text.format(command=install_command("fast"))) from None
     from dexorder_common.rpc.native.limits import Limits
 
     limits = Limits(

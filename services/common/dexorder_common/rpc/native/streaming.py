@@ -20,8 +20,6 @@ class StreamingCall(Call):
     Unread messages count against the stream's window, so a client can't send more than that.
     """
 
-    __slots__ = ("_arrived", "_is_ended", "_reader")
-
     def __init__(self, stream: int, head: Head, method: Method, line: Line, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(stream, head, method, line, loop)
         self._arrived: list[Framed] = []

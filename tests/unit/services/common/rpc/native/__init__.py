@@ -1,7 +1,12 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 
-NEEDS_MODULE = pytest.mark.skipif(find_spec("dexorder_http2") is None, reason="dexorder_http2 is not built")
+try:
+    import dexorder_http2
+except ModuleNotFoundError:
+    IS_BUILT = False
+else:
+    IS_BUILT = hasattr(dexorder_http2, "UNARY")  # else of older sources
+
+NEEDS_MODULE = pytest.mark.skipif(not IS_BUILT, reason="dexorder_http2 is not built from these sources")
