@@ -269,7 +269,7 @@ def _topic(answer: pb.GetTopicMetadataRs, parameters: Parameters) -> dict[str, A
 
 def _topic_shown(topic: pb.GetTopicMetadataRs, *, with_config: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {}
-    if with_config:
+    if with_config and topic.version:  # 0: the configuration could not be read
         shown["config"] = {"version": topic.version, "config": dict(topic.config)}
     if topic.partitions:
         shown["partitions"] = [

@@ -136,8 +136,8 @@ class Call(CallContext):
         self._deframer.finish()
         if not self._requests:
             raise InvalidRequest("the request has no message")
-        message, self._requests = self._requests[0], ()
-        self._run(message)
+        whole, self._requests = self._requests[0], ()
+        self._run(whole)
 
     def _hold(self, size: int) -> None:
         """Note how many bytes of a message that is not whole the call holds."""
