@@ -54,6 +54,8 @@ body { display: flex; flex-direction: column; overflow: hidden; background: var(
   font: 15px/1.4 system-ui, sans-serif; }
 h1 { margin: 12px 16px 0; font-size: 17px; font-weight: 600; overflow-wrap: anywhere; }
 p { margin: 0 16px; font-size: 13px; font-variant-numeric: tabular-nums; }
+#values { height: 1.4em; overflow: hidden; }
+@media (max-width: 700px) { #values { height: 2.8em; } }
 button { float: right; margin: 8px 16px 0; font: inherit; font-size: 13px; }
 main { flex: 1; min-height: 0; }
 main > div { height: 100%; }
