@@ -283,6 +283,8 @@ def _stuck(evidence: Evidence) -> Iterator[Breach]:
                 Rule.STUCK, f"{_name(lost[0])} and {len(lost) - 1} more are in no record of the delisted market"
             )
         return
+    if not evidence.truth:  # no source proves the absence of a market's first trade; `_silent` asks for the reason
+        return
     behind = (now_ns - evidence.settled_ns) / SECOND_NS
     if behind <= SETTLED_SECONDS:
         return
