@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from bisect import bisect_left
 
 from dexorder_cep import CompiledTrigger, Engine, compile_trigger
 from tests.rig import report
@@ -102,6 +103,33 @@ def measure(kinds: list[str], triggers: int, tickers: int) -> tuple[float, float
     return compiling, sorted(spent)[len(spent) // 2], max(spent), events
 
 
+def measure_alerts(count: int) -> tuple[float, float, int]:
+    """Return the CPU seconds of a row that changes no alert of a market and of one that changes a few, and these."""
+    engine = Engine()
+    for n in range(count):
+        engine.add(f"t{n}", 1, compile_trigger(f"close > {50 + 100 * n / count}", {}), 0, ["X/USDT.SIM"])
+    step = 100 / count
+    quiet, changing, events = list[float](), list[float](), 0
+    closes = [*[100.0 + step / 4, 100.0 + step / 2] * 100, *[100.0 + 10 * step, 100.0] * 100]
+    for minute, close in enumerate(closes):
+        row = (minute * MINUTE_NS, close, close, close, close, 1.0, 1.0, 1)
+        begun = time.process_time()
+        found = len(engine.feed_candles("X/USDT.SIM", 60, [row]))
+        if minute >= 2:
+            (quiet if minute < len(closes) // 2 else changing).append(time.process_time() - begun)
+            events = max(events, found)
+    return sorted(quiet)[len(quiet) // 2], sorted(changing)[len(changing) // 2], events
+
+
+def search(count: int) -> float:
+    """Return the CPU seconds of one binary search among as many thresholds."""
+    thresholds = [50 + 100 * n / count for n in range(count)]
+    begun = time.process_time()
+    for _ in range(1_000):
+        bisect_left(thresholds, 100.0)
+    return (time.process_time() - begun) / 1_000
+
+
 def limit(pairs: int) -> float:
     """Return the CPU seconds of one call of a small function for each pair."""
     test = eval("lambda r, T: r[4] > 104.5")  # as a condition is compiled
@@ -117,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--triggers", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--tickers", type=int, default=20)
+    parser.add_argument("--alerts", type=int, default=50_000)
     arguments = parser.parse_args()
     rows = []
     for triggers in arguments.triggers:
@@ -142,6 +171,15 @@ def main() -> None:
             report.Row(kind, f"{median / pairs * 1e6:.2f} us a pair, worst {worst / pairs * 1e6:.2f}", "", "", "")
         )
     print(report.table("Each kind alone, 200 triggers", each))
+    quiet, changing, events = measure_alerts(arguments.alerts)
+    alone = search(arguments.alerts)
+    rows = [
+        report.Row(
+            "a row that changes none", f"{quiet * 1e6:.1f} us", f"{alone * 1e6:.1f} us", f"{quiet / alone:.0f}", ""
+        ),
+        report.Row(f"a row on which {events} fire", f"{changing * 1e6:.1f} us", f"{alone * 1e6:.1f} us", "", ""),
+    ]
+    print(report.table(f"{arguments.alerts:,} alerts `close > x` on one market; limit: a binary search", rows))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from dexorder_cep.compile.automaton import Automaton, Take, build, is_greedy
 from dexorder_cep.compile.binder import bind, bind_condition
 from dexorder_cep.compile.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
+from dexorder_cep.compile.guards import guard_of_start
+from dexorder_cep.compile.places import places_of
 from dexorder_cep.compile.plans import MatchPlan
 from dexorder_cep.compile.scopes import PatternScope
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT
@@ -54,10 +56,12 @@ def compile_match(match: Match, columns: tuple[TypedColumn, ...]) -> MatchQuery:
     trees = [*conditions.values(), *(tree for _, tree, _ in measures)]
     nodes = [node for tree in trees for node in walk(tree)]
     contexts = _contexts(automaton)
+    steps = _steps(automaton, contexts, conditions, least, match.at)
+    places = places_of(automaton, steps)
     plan = MatchPlan(
         variables=tuple(variables),
         automaton=automaton,
-        steps=_steps(automaton, contexts, conditions, least, match.at),
+        steps=steps,
         measures=_measure_functions(automaton, contexts, [tree for _, tree, _ in measures], least, match.at),
         moves=tuple({} for _ in automaton.states),
         within_ns=match.within.milliseconds * 1_000_000 if match.within else 0,
@@ -66,6 +70,9 @@ def compile_match(match: Match, columns: tuple[TypedColumn, ...]) -> MatchQuery:
         weight=sum(1 for tree in conditions.values() for _ in walk(tree)) + 1,
         aggregates=sum(isinstance(n, PatternAggregate) for tree in conditions.values() for n in walk(tree)),
         reach=max((node.reference.previous for node in nodes if isinstance(node, PatternValue)), default=0),
+        guard=guard_of_start(automaton, conditions),
+        places=places,
+        tested=tuple(each for each in places[:0:-1] if type(each.step) is not int or each is places[-1]),
     )
     emitted = (TICKER, *(TypedColumn(name, tree.type, slot) for slot, (name, tree, _) in enumerate(measures)))
     return MatchQuery(plan, emitted, order)

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from dexorder_cep.compile.aggregates import WindowAggregate
 from dexorder_cep.compile.automaton import Automaton
 from dexorder_cep.compile.code import Function
+from dexorder_cep.compile.guards import Guard
+from dexorder_cep.compile.places import Place
 from dexorder_cep.compile.typed import TypedColumn
 
 FIRST_SLOT = 2
@@ -82,6 +84,9 @@ class MatchPlan(NamedTuple):
         weight: Nodes that are evaluated for a partial match and a row, at most.
         aggregates: Aggregates among them; their cost grows with the rows of the partial match.
         reach: Rows before a match that are needed, for PREV.
+        guard: Comparison without which no match starts; None without one.
+        places: Rows of a match, if each has one place; else none.
+        tested: Places after the first one that need a test, and the last one; the last ones first.
     """
 
     variables: tuple[str, ...]
@@ -95,6 +100,9 @@ class MatchPlan(NamedTuple):
     weight: int
     aggregates: int
     reach: int
+    guard: Guard | None
+    places: tuple[Place, ...]
+    tested: tuple[Place, ...]
 
 
 class ResultColumn(NamedTuple):
@@ -127,6 +135,7 @@ class PlainPlan:
         rearmed: ``f(row, ticker)``: whether the value is far enough behind the threshold; None without ``rearm``.
         filtered: Whether a row that the last step drops is one that does not fit.
         projection: Columns of the events.
+        guard: Comparison without which the condition does not hold; None without one.
     """
 
     steps: tuple[Step, ...]
@@ -134,6 +143,7 @@ class PlainPlan:
     rearmed: Function | None
     filtered: bool
     projection: Projection
+    guard: Guard | None
 
     @property
     def rows_steps(self) -> tuple[RowStep, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dexorder_cep.compile.binder import bind_condition
 from dexorder_cep.compile.code import Function, row_predicate, row_values
+from dexorder_cep.compile.guards import guard_of
 from dexorder_cep.compile.match_query import compile_match
 from dexorder_cep.compile.message import Message, check_message
 from dexorder_cep.compile.parameters import NAMES, Fire, Parameters, check_parameters, is_running
@@ -147,7 +148,8 @@ def _plain(select: syntax.Select, query: RowQuery, parameters: Parameters) -> Pl
     rearmed = _rearmed(query.condition, parameters.rearm_percent, query.at) if parameters.rearm_percent else None
     condition = row_predicate(query.condition, query.at)
     projection = _projection(query.projected, select.at)
-    return PlainPlan(query.relation.steps, condition, rearmed, query.filtered, projection)
+    guard = guard_of(query.condition)
+    return PlainPlan(query.relation.steps, condition, rearmed, query.filtered, projection, guard)
 
 
 def _projection(projected: tuple[tuple[str, Typed], ...], at: TextPosition) -> Projection:

@@ -9,11 +9,12 @@ event, with its new length.
 from __future__ import annotations
 
 from dexorder_cep.compile.trigger import CompiledTrigger
+from dexorder_cep.run.awake import Run
 from dexorder_cep.run.delivery import Registration
 from dexorder_cep.run.running import RunningRun
 from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
 from dexorder_cep.run.stream import Row, Stream
-from dexorder_cep.run.stream_runs import Run, StreamRuns, TickerSeries
+from dexorder_cep.run.stream_runs import StreamRuns, TickerSeries
 from dexorder_common.model.times import SECOND_NS
 
 
@@ -36,7 +37,7 @@ def replace_runs(registration: Registration, series: TickerSeries, on_stream: St
     """
     name = registration.trigger_id
     stream = on_stream.stream
-    old = on_stream.plain.get(name) or on_stream.others.get(name)
+    old = on_stream.find(name)
     if old is not None:
         run = start_run(registration.compiled, stream.ticker, registration.account)
         _take_over(run, old, stream, _newest(registration, series, stream))

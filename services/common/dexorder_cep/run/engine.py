@@ -21,6 +21,7 @@ from dexorder_cep.compile.edits import differences
 from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
 from dexorder_cep.compile.texts import METER
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
+from dexorder_cep.run.awake import Run
 from dexorder_cep.run.delivery import Delivered, Heard, Outcome, Registration, Suspension, TriggerEnded, deliver
 from dexorder_cep.run.edits import change, replace_runs
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
@@ -28,7 +29,7 @@ from dexorder_cep.run.pauses import decoded, encoded, released, skip, withhold
 from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
-from dexorder_cep.run.stream_runs import Run, StreamRuns, TickerSeries, running_candles
+from dexorder_cep.run.stream_runs import StreamRuns, TickerSeries, running_candles
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
@@ -258,15 +259,15 @@ class Engine:
                     found += self._process(series, on_stream, released)
                     found += self._time(series, on_stream)
         for on_stream in streams:
-            runs = on_stream.others.values()
-            on_stream.stream.trim(RING_ROWS, lambda runs=runs: min((run.oldest for run in runs), default=2**62))  # type: ignore[misc]
+            awake = on_stream.awake  # a run that is not needs no row
+            on_stream.stream.trim(RING_ROWS, lambda awake=awake: min((r.oldest for r in awake.others()), default=2**62))  # type: ignore[misc]
         return found
 
     def _late(self, series: TickerSeries, on_stream: StreamRuns, row: Row) -> None:
         """Count a late row. Windows take a late trade while they are open; a late candle was known before."""
         on_stream.stream.late += 1
         if not series.period_seconds:
-            for run in on_stream.timed.values():
+            for run in on_stream.timed():
                 if isinstance(run, DerivedRun):
                     run.on_late(row)
 
@@ -334,19 +335,21 @@ class Engine:
             n = stream.next
             stream.rows.append(row)
             known_ns = row[0] + period_ns
-            for trigger_id, plain in list(on_stream.plain.items()):
+            on_stream.awake.wake(row)
+            for plain in on_stream.awake.plain():
                 try:
                     fits = plain.test(row, ticker)
                     if METER.steps:
-                        _charge(self._registrations[trigger_id], row[0])
+                        _charge(self._registrations[plain.trigger_id], row[0])
                     if fits is plain.latch:
                         continue
                 except Exception as error:
-                    found += self._suspend(self._registrations[trigger_id], stream, error)
+                    found += self._suspend(self._registrations[plain.trigger_id], stream, error)
                     continue
-                found += self._step(series, stream, trigger_id, plain, n, row, known_ns)
-            for trigger_id, run in list(on_stream.others.items()):
-                found += self._step(series, stream, trigger_id, run, n, row, known_ns)
+                found += self._step(series, stream, plain, n, row, known_ns)
+            for run in on_stream.awake.others():
+                found += self._step(series, stream, run, n, row, known_ns)
+            on_stream.awake.settle(row)
             for candles in list(on_stream.running.values()):
                 found += self._form(on_stream, candles, candles.trade(row, series.since_ns))
         return found
@@ -398,13 +401,12 @@ class Engine:
         self,
         series: TickerSeries,
         stream: Stream,
-        trigger_id: str,
         run: Run,
         n: int,
         row: Row,
         known_ns: int,
     ) -> list[Outcome]:
-        registration = self._registrations.get(trigger_id)
+        registration = self._registrations.get(run.trigger_id)
         if registration is None:
             return []
         try:
@@ -420,8 +422,8 @@ class Engine:
     def _time(self, series: TickerSeries, on_stream: StreamRuns) -> list[Outcome]:
         found: list[Outcome] = []
         stream = on_stream.stream
-        for trigger_id, run in list(on_stream.timed.items()):
-            registration = self._registrations.get(trigger_id)
+        for run in on_stream.timed():
+            registration = self._registrations.get(run.trigger_id)
             if registration is None:
                 continue
             try:

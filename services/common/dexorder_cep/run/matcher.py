@@ -31,7 +31,7 @@ from dexorder_cep.run.stream import RowsOfTicker
 
 START = sys.maxsize
 """First row of the partial match without rows; Flink orders it last."""
-_SHORT_SPAN = 128
+SHORT_SPAN = 128
 _LITTLE_WORK = 4_000
 """Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""
 
@@ -54,8 +54,7 @@ class Matcher:
         self._plan = plan
         self._account = account
         self._start_step = plan.steps[plan.automaton.start][0]
-        most = min(_LITTLE_WORK, MAX_WORK_PER_ROW) // (plan.weight + plan.aggregates * _SHORT_SPAN)
-        self._few = min(most, MAX_PARTIAL_MATCHES)
+        self._few = few_matches(plan)
         self.partials: Heap = [(START, plan.automaton.start, ())]
         self.completed: Heap = []
 
@@ -82,8 +81,9 @@ class Matcher:
         else:
             found = self.on_time(stream, row[0])
             partials = self.partials
-            if len(partials) + len(self.completed) > self._few or n - partials[0][0] > _SHORT_SPAN:
-                self._check_limits(n, row[0])
+            if len(partials) + len(self.completed) > self._few or n - partials[0][0] > SHORT_SPAN:
+                count = len(partials) + len(self.completed)
+                check_limits(self._plan, self._account, count, n - self.oldest, row[0])
         new: Heap = []
         potential: Heap = []
         steps, moves = self._plan.steps, self._plan.moves
@@ -140,27 +140,13 @@ class Matcher:
         self.partials = kept
         return self._emit(stream, time_ns) if self.completed else []
 
-    def _check_limits(self, n: int, time_ns: int) -> None:
-        count = len(self.partials) + len(self.completed)
-        if count > MAX_PARTIAL_MATCHES:
-            raise TriggerFailed(f"more than {MAX_PARTIAL_MATCHES} unfinished matches; add WITHIN or a stricter DEFINE")
-        span = n - self.oldest
-        if span > MAX_SPAN_ROWS:
-            raise TriggerFailed(f"an unfinished match has more than {MAX_SPAN_ROWS} rows; add WITHIN")
-        self._account.spend(
-            count * (self._plan.weight + self._plan.aggregates * max(span, 0)),
-            time_ns,
-            because=f"{count} unfinished matches of up to {span} rows",
-            remedy="add WITHIN or a stricter DEFINE",
-        )
-
     def _emit(self, stream: RowsOfTicker, time_ns: int) -> list[Found]:
         """Return the finished matches for which no older partial match is left, and skip after each of them."""
         found: list[Found] = []
         completed, partials = self.completed, self.partials
         while completed and completed[0][0] <= partials[0][0]:
             first, after, bounds = pop(completed)
-            limit = self._skip(first, after, bounds)
+            limit = skip_target(self._plan, first, after, bounds)
             for heap in (partials, completed):
                 remove(heap, lambda element: element[0] < limit)  # noqa: B023
             measure = self._plan.measures[len(bounds)]
@@ -168,20 +154,56 @@ class Matcher:
             found.append(Found(first, after, time_ns, values))
         return found
 
-    def _skip(self, first: int, after: int, bounds: tuple[int, ...]) -> int:
-        """Return the sequence number from which matches may start after a match."""
-        plan = self._plan
-        if plan.skip == "next":
-            return first + 1
-        if plan.skip == "past":
-            return after
-        variable = plan.skip_variable
-        begin = bounds[variable] if variable < len(bounds) else after
-        end = bounds[variable + 1] if variable + 1 < len(bounds) else after
-        name = plan.variables[variable]
-        if begin >= end:
-            raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: the match has no row of {name}")
-        target = begin if plan.skip == "first" else end - 1
-        if target == first:
-            raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: that is the first row of the match")
-        return target
+    def dump(self) -> tuple[Heap, Heap]:
+        """Return the partial and the waiting matches."""
+        return self.partials, self.completed
+
+    def restore(self, partials: Heap, completed: Heap) -> None:
+        """Take over matches."""
+        self.partials, self.completed = partials, completed
+
+
+def few_matches(plan: MatchPlan) -> int:
+    """Return how many partial matches are little work, whatever their rows are."""
+    most = min(_LITTLE_WORK, MAX_WORK_PER_ROW) // (plan.weight + plan.aggregates * SHORT_SPAN)
+    return min(most, MAX_PARTIAL_MATCHES)
+
+
+def check_limits(plan: MatchPlan, account: Account, count: int, span: int, time_ns: int) -> None:
+    """Count the work for a row.
+
+    Args:
+        count: Number of matches.
+        span: Rows from the first one of the oldest match to the newest row.
+
+    Raises:
+        TriggerFailed: There are too many matches, or they have too many rows.
+    """
+    if count > MAX_PARTIAL_MATCHES:
+        raise TriggerFailed(f"more than {MAX_PARTIAL_MATCHES} unfinished matches; add WITHIN or a stricter DEFINE")
+    if span > MAX_SPAN_ROWS:
+        raise TriggerFailed(f"an unfinished match has more than {MAX_SPAN_ROWS} rows; add WITHIN")
+    account.spend(
+        count * (plan.weight + plan.aggregates * max(span, 0)),
+        time_ns,
+        because=f"{count} unfinished matches of up to {span} rows",
+        remedy="add WITHIN or a stricter DEFINE",
+    )
+
+
+def skip_target(plan: MatchPlan, first: int, after: int, bounds: tuple[int, ...]) -> int:
+    """Return the sequence number from which matches may start after a match."""
+    if plan.skip == "next":
+        return first + 1
+    if plan.skip == "past":
+        return after
+    variable = plan.skip_variable
+    begin = bounds[variable] if variable < len(bounds) else after
+    end = bounds[variable + 1] if variable + 1 < len(bounds) else after
+    name = plan.variables[variable]
+    if begin >= end:
+        raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: the match has no row of {name}")
+    target = begin if plan.skip == "first" else end - 1
+    if target == first:
+        raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: that is the first row of the match")
+    return target

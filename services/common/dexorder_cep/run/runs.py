@@ -4,6 +4,9 @@ Every run has ``on_row`` for the newest row of a stream (``silent`` for rows bef
 fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of the registration), ``oldest``, the
 sequence number of the oldest row that it needs, and ``dump`` and ``restore`` of its state as JSON values.
 
+A run has the ``guard`` of its condition or pattern, ``is_quiet`` (whether no row can change it while the guard stays as
+it is for the newest one), and the ``trigger_id`` and ``order`` that its stream gives it.
+
 Delivery (cooldown, limits of an event, end of the trigger) is in ``dexorder_cep.run.delivery``.
 """
 
@@ -12,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from dexorder_cep.compile.guards import Guard
 from dexorder_cep.compile.plans import PatternPlan, PlainPlan, WindowStep
 from dexorder_cep.compile.trigger import CompiledTrigger
 from dexorder_cep.language.refusals import MAX_OFFSET
 from dexorder_cep.run.account import Account, size_of
+from dexorder_cep.run.linear import LinearMatcher
 from dexorder_cep.run.matcher import START, Matcher
 from dexorder_cep.run.stages import WindowStage, start_stage
 from dexorder_cep.run.stream import Row, RowsOfTicker
@@ -52,10 +57,11 @@ class PlainRun:
     differs.
     """
 
-    __slots__ = ("_arms", "_plan", "_resolve", "_sticky", "latch", "test", "timed")
+    __slots__ = ("_arms", "_plan", "_resolve", "_sticky", "latch", "order", "test", "timed", "trigger_id")
 
     def __init__(self, trigger: CompiledTrigger) -> None:
         assert isinstance(trigger.plan, PlainPlan)
+        self.trigger_id, self.order = "", 0
         self._plan = trigger.plan
         self.test = trigger.plan.condition
         self.timed = False
@@ -68,6 +74,18 @@ class PlainRun:
     def oldest(self) -> int:
         """No row is needed."""
         return START
+
+    @property
+    def guard(self) -> Guard | None:
+        """Comparison without which the condition does not hold."""
+        return self._plan.guard
+
+    def is_quiet(self, holds: bool) -> bool:
+        """Return whether no row can change it while its guard, which holds or not, does not."""
+        guard = self._plan.guard
+        if guard is not None and guard.exact and self._sticky:
+            return self.latch is holds
+        return self.latch is False and not holds
 
     def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
         """Take a row."""
@@ -137,18 +155,29 @@ class PlainRun:
 class MatchRun:
     """MATCH_RECOGNIZE."""
 
-    __slots__ = ("_matcher", "_plan", "timed")
+    __slots__ = ("_matcher", "_plan", "order", "timed", "trigger_id")
 
     def __init__(self, trigger: CompiledTrigger, account: Account) -> None:
         assert isinstance(trigger.plan, PatternPlan)
+        self.trigger_id, self.order = "", 0
         self._plan = trigger.plan
-        self._matcher = Matcher(trigger.plan.match, account)
+        match = trigger.plan.match
+        self._matcher = LinearMatcher(match, account) if match.places else Matcher(match, account)
         self.timed = trigger.plan.match.within_ns > 0
 
     @property
     def oldest(self) -> int:
         """First row of the oldest match, and rows before it for PREV."""
         return self._matcher.oldest - self._plan.match.reach if self._matcher.oldest != START else START
+
+    @property
+    def guard(self) -> Guard | None:
+        """Comparison without which no match starts."""
+        return self._plan.match.guard
+
+    def is_quiet(self, holds: bool) -> bool:
+        """Return whether no row can change it while its guard, which holds or not, does not."""
+        return not holds and self._matcher.oldest == START
 
     def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
         """Take a row."""
@@ -178,21 +207,24 @@ class MatchRun:
         matcher = self._matcher
         if matcher.oldest == START:
             return None
-        return [matcher.partials, matcher.completed]
+        return [*matcher.dump()]
 
     def restore(self, state: Any) -> None:
         """Take over matches."""
         partials, completed = state
-        self._matcher.partials = [(first, at, tuple(bounds)) for first, at, bounds in partials]
-        self._matcher.completed = [(first, after, tuple(bounds)) for first, after, bounds in completed]
+        self._matcher.restore(
+            [(first, at, tuple(bounds)) for first, at, bounds in partials],
+            [(first, after, tuple(bounds)) for first, after, bounds in completed],
+        )
 
 
 class DerivedRun:
     """Condition or pattern on derived rows: stages, and a run on their rows."""
 
-    __slots__ = ("_account", "_filtered", "_inner", "_newest", "_rows", "_stages", "timed")
+    __slots__ = ("_account", "_filtered", "_inner", "_newest", "_rows", "_stages", "order", "timed", "trigger_id")
 
     def __init__(self, trigger: CompiledTrigger, ticker: str, account: Account) -> None:
+        self.trigger_id, self.order = "", 0
         self._account = account
         self._stages = [start_stage(step, account) for step in trigger.plan.steps]
         self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger, account)
@@ -205,6 +237,15 @@ class DerivedRun:
     def oldest(self) -> int:
         """No row of the table is needed: the stages keep the rows that they need."""
         return START
+
+    @property
+    def guard(self) -> Guard | None:
+        """None: it takes every row."""
+        return None
+
+    def is_quiet(self, holds: bool) -> bool:
+        """Return False: it takes every row."""
+        return False
 
     def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
         """Take a row of the table."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from dexorder_cep.compile.trigger import CompiledTrigger
+from dexorder_cep.run.awake import AwakeRuns, OtherRun, Run
 from dexorder_cep.run.delivery import Heard, Registration
 from dexorder_cep.run.running import RunningCandles, RunningRun
-from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
+from dexorder_cep.run.runs import PlainRun, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
 from dexorder_common.model.times import SECOND_NS
 
-Run: TypeAlias = PlainRun | MatchRun | DerivedRun
 MARKS_NS = 600 * SECOND_NS
 """Time for which it is known when a record was settled, for registrations that arrive late."""
 Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
@@ -28,29 +28,45 @@ class StreamRuns:
     Attributes:
         plain: Conditions.
         others: Patterns, and all runs that take derived rows.
-        timed: Those of both to which the passing of time matters.
+        awake: Those of both that the next row can change.
         running: Conditions on running candles, by period and whether they look back; of streams of trades only.
     """
 
     stream: Stream
     plain: dict[str, PlainRun] = field(default_factory=dict)
-    others: dict[str, MatchRun | DerivedRun] = field(default_factory=dict)
-    timed: dict[str, Run] = field(default_factory=dict)
+    others: dict[str, OtherRun] = field(default_factory=dict)
     running: dict[tuple[int, bool], RunningCandles] = field(default_factory=dict)
+    awake: AwakeRuns = field(default_factory=AwakeRuns)
+    _added: int = 0
 
     def add(self, trigger_id: str, run: Run) -> None:
-        """Add a run."""
+        """Add a run, or put it into the place of the trigger's run."""
+        old = self.find(trigger_id)
+        if old is None:
+            self._added += 1
+        else:
+            self.awake.discard(old)
+        run.trigger_id, run.order = trigger_id, self._added if old is None else old.order
         if isinstance(run, PlainRun):
             self.plain[trigger_id] = run
         else:
             self.others[trigger_id] = run
-        if run.timed:
-            self.timed[trigger_id] = run
+        self.awake.add(run)
+
+    def find(self, trigger_id: str) -> Run | None:
+        """Return the run of a trigger; None without one."""
+        return self.plain.get(trigger_id) or self.others.get(trigger_id)
+
+    def timed(self) -> list[OtherRun]:
+        """Return the runs to which the passing of time matters now, in order."""
+        return [each for each in self.awake.others() if each.timed]
 
     def remove(self, trigger_id: str) -> None:
         """Remove the runs of a trigger."""
-        for runs in (self.plain, self.others, self.timed):
-            runs.pop(trigger_id, None)
+        if (run := self.find(trigger_id)) is not None:
+            self.awake.discard(run)
+        self.plain.pop(trigger_id, None)
+        self.others.pop(trigger_id, None)
         for key, candles in list(self.running.items()):
             candles.runs.pop(trigger_id, None)
             if not candles.runs:

@@ -148,7 +148,7 @@ def test_pattern_that_grows_without_end_is_suspended_and_others_are_on_time(
     monkeypatch.setattr(matcher_module, "MAX_PARTIAL_MATCHES", 200)
     monkeypatch.setattr(matcher_module, "MAX_WORK_PER_ROW", 60_000)
     monkeypatch.setattr(account_module, "MAX_WORK_PER_ROW", 60_000)
-    monkeypatch.setattr(matcher_module, "_SHORT_SPAN", 16)
+    monkeypatch.setattr(matcher_module, "SHORT_SPAN", 16)
     for cap, value in CAPS.get(name, {}).items():
         monkeypatch.setattr(account_module if "WORK" in cap else matcher_module, cap, value)
     sql, reason = LIMITS[name]

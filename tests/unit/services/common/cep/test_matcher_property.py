@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from dexorder_cep import InvalidSql, compile_trigger
 from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.plans import PatternPlan
 from dexorder_cep.run.account import Account
+from dexorder_cep.run.linear import LinearMatcher
 from dexorder_cep.run.matcher import Found, Matcher
 from dexorder_cep.run.stream import Stream
 from tests.unit.services.common.cep.naive_matcher import Condition, NaiveMatcher, Taken, Variable
@@ -126,6 +128,7 @@ def test_matches_are_those_of_the_naive_matcher(
     ]
     naive = NaiveMatcher(made, within, {"NEXT ROW": "next", "PAST LAST ROW": "past"}.get(skip, skip.lower()), target)
     matcher, stream, time = Matcher(plan.match, Account()), Stream("X", 0), 0
+    linear = LinearMatcher(plan.match, Account()) if plan.match.places else None
     for number, (step, close) in enumerate(steps):
         time += step
         row = (time * SECOND_NS, 0.0, 0.0, 0.0, float(close), 0.0, None, None)
@@ -134,7 +137,16 @@ def test_matches_are_those_of_the_naive_matcher(
             found = matcher.on_row(stream, number, row)
         except TriggerFailed:
             assert skip in ("FIRST", "LAST")
+            if linear is not None:
+                with pytest.raises(TriggerFailed):
+                    linear.on_row(stream, number, row)
             return
+        if linear is not None:
+            assert linear.on_row(stream, number, row) == found
+            dumped = linear.dump()
+            assert dumped == matcher.dump()
+            linear = LinearMatcher(plan.match, Account())
+            linear.restore(*dumped)
         naive.expire(time)
         position = follow(naive, found, 0, freed=True)
         naive.take(time, float(close))
