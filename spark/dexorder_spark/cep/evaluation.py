@@ -205,10 +205,15 @@ def _problem(message: pb.ReportedTriggerEvent) -> str:
     return ""
 
 
+@lru_cache(maxsize=1_024)
+def _series(tickers: tuple[str, ...], periods: tuple[int, ...]) -> tuple[Series, ...]:
+    """Return series that all triggers on them share."""
+    return tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
+
+
 def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str], registered_ns: int) -> Watcher:
     """Return the series that a trigger watches."""
-    periods = periods_read(compiled.period_seconds, compiled.given)
-    series = tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
+    series = _series(tuple(tickers), periods_read(compiled.period_seconds, compiled.given))
     return Watcher(trigger_id, series, registered_ns, compiled.parameters.expires_ns)
 
 

@@ -6,6 +6,7 @@ rows in the order of the records. Its inputs decide everything: evaluated again,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.cep import shards
-from dexorder_spark.cep.evaluation import changed, edited, watcher
+from dexorder_spark.cep.evaluation import Watcher, changed, edited, watcher
 from dexorder_spark.cep.inputs import (
     Edit,
     Expire,
@@ -83,13 +84,17 @@ class Evaluator:
             log.error("the engine's state can't be read; its triggers are registered again", error=str(error))
             self._engines = shards.start(None, processes)
             self.cursor = None
-        self._watchers = self._engines.watchers()
+        self._watchers: dict[int, Watcher] = {}
+        self._counts: Counter[Series] = Counter()
+        self._expiring: dict[int, int] = {}
+        for number, each in self._engines.watchers().items():
+            self._watch(number, each)
         self._numbers = {each.trigger_id: number for number, each in self._watchers.items()}
 
     @property
     def watched(self) -> set[Series]:
         """The series that triggers watch."""
-        return {series for each in self._watchers.values() for series in each.series}
+        return set(self._counts)
 
     @property
     def topics(self) -> set[str]:
@@ -162,8 +167,26 @@ class Evaluator:
 
     def _forget(self, registration: int) -> None:
         known = self._watchers.pop(registration, None)
+        self._expiring.pop(registration, None)
+        self._count(known.series if known is not None else (), -1)
         if known is not None and self._numbers.get(known.trigger_id) == registration:
             del self._numbers[known.trigger_id]
+
+    def _watch(self, registration: int, new: Watcher) -> None:
+        """Take what a trigger watches. Counts make a batch independent of the number of triggers."""
+        known = self._watchers.get(registration)
+        self._count(new.series, 1)
+        self._count(known.series if known is not None else (), -1)
+        self._watchers[registration] = new
+        self._expiring.pop(registration, None)
+        if new.expires_ns is not None:
+            self._expiring[registration] = new.expires_ns
+
+    def _count(self, several: Iterable[Series], change: int) -> None:
+        for each in several:
+            self._counts[each] += change
+            if not self._counts[each]:
+                del self._counts[each]
 
     def feed(self, series: Series, rows: Sequence[Row], span: TimeRange, stamp_ns: int) -> None:
         """Give rows of a series to the engine, in the order in which the topic has them.
@@ -186,20 +209,20 @@ class Evaluator:
 
     def advance(self, now_ns: int) -> None:
         """End the triggers that have expired."""
-        if any(each.expires_ns is not None and each.expires_ns <= now_ns for each in self._watchers.values()):
+        if any(expires_ns <= now_ns for expires_ns in self._expiring.values()):
             self._take(Expire(now_ns))
 
     def _take(self, each: Input) -> None:
         match each:
             case Register():
-                self._watchers[each.registration] = watcher(each)
+                self._watch(each.registration, watcher(each))
                 self._numbers[each.trigger_id] = each.registration
             case Edit() if each.registration in self._watchers:
-                self._watchers[each.registration] = edited(self._watchers[each.registration], each)
+                self._watch(each.registration, edited(self._watchers[each.registration], each))
             case Remove():
                 self._forget(each.registration)
             case Pause() | Resume() | SkipPauses() if each.registration in self._watchers:
-                self._watchers[each.registration] = changed(self._watchers[each.registration], each)
+                self._watch(each.registration, changed(self._watchers[each.registration], each))
             case Feed() if each.series.dataset is TRADES and each.since_ns is not None:
                 without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
             case _:

@@ -281,7 +281,7 @@ class Runner:
             before = evaluator.positions.get(topic)
             try:
                 state = source.state()
-                registered_ns = evaluator.registered_ns(topic)
+                registered_ns = evaluator.registered_ns(topic) if before is None else ()
                 start = start_of(before, state, topic, registered_ns, partial(self._records, source, topic), now_ns)
                 end = cap(start, state.ends, self._settings.max_trade_records_per_batch)
                 for part in plan(start, end):

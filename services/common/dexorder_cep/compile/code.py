@@ -421,11 +421,20 @@ def generate(code: str, parameters: tuple[str, ...], emitter: Emitter, at: TextP
         AssertionError: The code has a node or a name that is not allowed; it has not run.
     """
     names = (*parameters, *emitter.names)
+    is_short = len(code) <= _CACHED_CHARACTERS
     try:
-        shape = (_cached_shape if len(code) <= _CACHED_CHARACTERS else _shape)(code, names)
+        if is_short and not emitter.names:
+            return _cached_function(code, names)
+        shape = (_cached_shape if is_short else _shape)(code, names)
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise refuse(at, "the expression is nested too deeply") from error
     return FunctionType(shape, _GLOBALS, "trigger", (*emitter.names.values(),))
+
+
+@lru_cache(maxsize=1_024)
+def _cached_function(code: str, names: tuple[str, ...]) -> Function:
+    """Return a function without constants, which all triggers with its code share."""
+    return FunctionType(_cached_shape(code, names), _GLOBALS, "trigger")
 
 
 def _shape(code: str, names: tuple[str, ...]) -> CodeType:
@@ -457,6 +466,12 @@ def row_predicate(condition: Typed, at: TextPosition) -> Function:
     """Return ``f(r, T)``: whether a row fits a condition."""
     emitter = Emitter()
     return generate(emitter.truth(condition), ROW, emitter, at)
+
+
+def row_value(value: Typed, at: TextPosition) -> Function:
+    """Return ``f(r, T)``: a value of a row."""
+    emitter = Emitter()
+    return generate(emitter.value(value), ROW, emitter, at)
 
 
 def row_values(values: list[Typed], at: TextPosition) -> Function:

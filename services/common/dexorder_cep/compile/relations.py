@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dexorder_cep.compile.aggregates import WindowAggregate
 from dexorder_cep.compile.binder import bind, bind_condition, comparison
-from dexorder_cep.compile.code import Function, row_predicate, row_values
+from dexorder_cep.compile.code import Function, row_predicate, row_value, row_values
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
 from dexorder_cep.compile.plans import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
 from dexorder_cep.compile.scopes import RowScope, counts_rows, offset_of
@@ -185,11 +185,7 @@ def _argument(call: syntax.Call, scope: RowScope, name: str) -> tuple[Function |
     kind = aggregate_type(name, value.type, may_be_empty=value.type.nullable or name.endswith("SAMP"))
     if name in ("STDDEV", "VARIANCE"):
         kind = kind.or_null()
-    return row_values([value], call.at), kind
-
-
-def _first(function: Function | None) -> Function | None:
-    return None if function is None else lambda row, ticker: function(row, ticker)[0]
+    return row_value(value, call.at), kind
 
 
 class OverScope(RowScope):
@@ -216,7 +212,7 @@ class OverScope(RowScope):
         if call.over.preceding is None:
             raise refuse(call.over.at, f"{call.name} takes OVER (... ROWS BETWEEN n PRECEDING AND CURRENT ROW)")
         argument, kind = _argument(call, self._plain, call.name)
-        aggregate = WindowAggregate(call.name, _first(argument), kind)
+        aggregate = WindowAggregate(call.name, argument, kind)
         return self._append(OverColumn(aggregate, call.over.preceding + 1, False))
 
     def _append(self, column: OverColumn) -> Typed:
@@ -229,7 +225,7 @@ class OverScope(RowScope):
 
     def _before(self, value: Typed, offset: int, at: TextPosition) -> Typed:
         """Return the value that a row has, some rows before the current one."""
-        aggregate = WindowAggregate("LAG", _first(row_values([value], at)), value.type.or_null())
+        aggregate = WindowAggregate("LAG", row_value(value, at), value.type.or_null())
         return self._append(OverColumn(aggregate, offset, True))
 
     def _check_frame(self, frame: syntax.Frame) -> None:
@@ -313,5 +309,5 @@ class GroupScope(RowScope):
         if call.name not in AGGREGATES | MORE_AGGREGATES and call.name not in _VALUES:
             return None
         argument, kind = _argument(call, self._rows, call.name)
-        self.aggregates.append(WindowAggregate(call.name, _first(argument), kind))
+        self.aggregates.append(WindowAggregate(call.name, argument, kind))
         return ColumnValue(FIRST_SLOT + 1 + len(self.aggregates), kind)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dexorder_cep.compile.alerts import read_alert, sign_of, with_number
 from dexorder_cep.compile.binder import bind_condition
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.guards import guard_of
@@ -71,6 +72,28 @@ def compile_trigger(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
     Raises:
         InvalidSql: The text or a parameter is refused.
     """
+    text = read_alert(sql, parameters)
+    known = _SHAPES.get(text.shape) if text is not None else None
+    if text is not None and known is not None:
+        first, sign = known
+        return replace(
+            first, sql=sql, given=dict(parameters) or _NONE, plan=with_number(first.plan, sign * text.number)
+        )
+    found = _compile_text(sql, parameters)
+    if text is not None and (one := sign_of(found.plan, text.number)) is not None:
+        if len(_SHAPES) == _MAX_SHAPES:
+            del _SHAPES[next(iter(_SHAPES))]
+        _SHAPES[text.shape] = found, one
+    return found
+
+
+_SHAPES: dict[tuple[Any, ...], tuple[CompiledTrigger, float]] = {}
+"""The first trigger of each shape of alerts, and the sign of its number."""
+_MAX_SHAPES = 1_024
+_NONE: Mapping[str, str] = {}
+
+
+def _compile_text(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
     try:
         return _compile(sql, read_text(sql, parameters), parameters)
     except RecursionError:

@@ -22,7 +22,7 @@ class Account:
 
     def __init__(self) -> None:
         self.state_bytes = 0
-        self._minutes: dict[int, int] = {}
+        self._minutes: dict[int, int] | None = None  # most triggers never count anything
 
     def spend(self, steps: int, time_ns: int, *, because: str = "", remedy: str = "take fewer rows or markets") -> None:
         """Count the steps that a row of a time costs.
@@ -37,6 +37,8 @@ class Account:
         detail = f" ({because})" if because else ""
         if steps > MAX_WORK_PER_ROW:
             raise TriggerFailed(f"a row costs more than {MAX_WORK_PER_ROW} steps{detail}; {remedy}")
+        if self._minutes is None:
+            self._minutes = {}
         minutes, minute = self._minutes, time_ns // _MINUTE_NS
         if minute not in minutes and len(minutes) >= _KEPT_MINUTES:
             del minutes[min(minutes)]

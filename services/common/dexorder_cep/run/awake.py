@@ -13,6 +13,7 @@ from dexorder_cep.run.thresholds import Thresholds, holds
 
 Run = PlainRun | MatchRun | DerivedRun
 OtherRun = MatchRun | DerivedRun
+_MANY = 1_000
 
 
 class AwakeRuns:
@@ -65,6 +66,8 @@ class AwakeRuns:
                 self._sleep(order)
                 if order not in self._quiet:
                     new.append(run)
+        if len(new) > _MANY:  # a dict keeps the memory of its deleted entries
+            self._plain, self._others, self._guarded = dict(self._plain), dict(self._others), dict(self._guarded)
         self._quiet.add(new)
 
     def plain(self) -> list[PlainRun]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dexorder_cep.compile.plans import ResultColumn
 from dexorder_cep.compile.trigger import CompiledTrigger, plain_value
@@ -13,6 +16,8 @@ from dexorder_cep.run.runs import RunResult
 from dexorder_cep.run.stream import Stream
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.times import SECOND_NS, iso
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,30 @@ class Heard(NamedTuple):
     trade_ids: frozenset[str] = frozenset()
 
 
+@lru_cache(maxsize=1_024)
+def _heard_on_one(ticker: str, heard: Heard) -> Mapping[str, Heard]:
+    """Return a mapping that triggers share which were registered between the same two records."""
+    return {ticker: heard}
+
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def _none() -> Mapping[str, Any]:
+    return _NONE
+
+
+def with_entry(mapping: Mapping[str, ValueT], ticker: str, value: ValueT) -> Mapping[str, ValueT]:
+    """Return a registration's mapping with an entry: the same one, unless it was empty."""
+    if not isinstance(mapping, dict):
+        return {ticker: value}
+    mapping[ticker] = value
+    return mapping
+
+
 @dataclass(slots=True)
 class Registration:
-    """A registered trigger.
+    """A registered trigger. There may be a million: they share empty mappings; ``with_entry`` adds to one.
 
     Attributes:
         trigger_id: Id that the client gave.
@@ -117,12 +143,25 @@ class Registration:
     compiled: CompiledTrigger
     at_ns: int
     tickers: frozenset[str] | None
-    heard: dict[str, Heard] = field(default_factory=dict)
-    delivered: dict[str, Delivered] = field(default_factory=dict)
+    heard: Mapping[str, Heard] = field(default_factory=_none)
+    delivered: Mapping[str, Delivered] = field(default_factory=_none)
     account: Account = field(default_factory=Account)
-    withheld: dict[str, list[tuple[int, Outcome]]] = field(default_factory=dict)
-    silent: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    withheld: Mapping[str, list[tuple[int, Outcome]]] = field(default_factory=_none)
+    silent: Mapping[str, list[tuple[int, int]]] = field(default_factory=_none)
     revision: int = 1
+
+    def hear(self, ticker: str, heard: Heard) -> None:
+        """Note which rows of a market were settled at the registration."""
+        if len(self.heard) > 1:
+            self.heard = with_entry(self.heard, ticker, heard)
+        else:
+            self.heard = {**self.heard, ticker: heard} if self.heard else _heard_on_one(ticker, heard)
+
+    def sent_on(self, ticker: str) -> Delivered:
+        """Return the deliveries on a market, which the caller may change."""
+        if ticker not in self.delivered:
+            self.delivered = with_entry(self.delivered, ticker, Delivered())
+        return self.delivered[ticker]
 
     @property
     def series_period(self) -> int:
@@ -172,7 +211,7 @@ def deliver(registration: Registration, stream: Stream, result: RunResult, perio
         return [TriggerEnded(registration.trigger_id, registration.number, time_ns, "expired")]
     if time_ns <= registration.silent_until(stream.ticker):
         return []
-    state = registration.delivered.setdefault(stream.ticker, Delivered())
+    state = registration.sent_on(stream.ticker)
     if result.kind == "resolved":
         if not state.open:
             return []

@@ -10,9 +10,9 @@ notices.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -22,7 +22,16 @@ from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
 from dexorder_cep.compile.texts import METER
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
 from dexorder_cep.run.awake import Run
-from dexorder_cep.run.delivery import Delivered, Heard, Outcome, Registration, Suspension, TriggerEnded, deliver
+from dexorder_cep.run.delivery import (
+    Delivered,
+    Heard,
+    Outcome,
+    Registration,
+    Suspension,
+    TriggerEnded,
+    deliver,
+    with_entry,
+)
 from dexorder_cep.run.edits import change, replace_runs
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
 from dexorder_cep.run.pauses import decoded, encoded, released, skip, withhold
@@ -38,6 +47,8 @@ RING_ROWS = MAX_WARMUP_ROWS + 1_000
 """Newest rows of a ticker that are kept for the warm-up of new triggers and for PREV."""
 IDLE_GRACE_SECONDS = 30
 """Time by which a closed candle or a trade may reach the engine after its event time, when no newer row has come."""
+_KNOWN_TEXTS = 1_024
+"""Texts of which the triggers share the compiled one when they are loaded."""
 
 
 class Engine:
@@ -85,11 +96,12 @@ class Engine:
         """
         if trigger_id in self._registrations:
             raise InvalidRequest(f"trigger_id {trigger_id!r} is registered")
-        chosen = frozenset(tickers) if tickers else None
+        chosen = _together(frozenset(tickers)) if tickers else None
         for ticker in sorted(chosen or ()) if compiled.is_running else ():
             self._find(ticker, TRADES_PERIOD)  # closed candles now wait for their trades
         registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen, revision=revision)
-        registration.withheld = {ticker: [] for ticker in chosen or () if is_paused}
+        if is_paused:
+            registration.withheld = {ticker: [] for ticker in chosen or ()}
         for ticker in chosen or () if pauses else ():
             skip(registration, ticker, pauses)
         self._registrations[trigger_id] = registration
@@ -138,7 +150,7 @@ class Engine:
     def pause(self, trigger_id: str, ticker: str) -> None:
         """Let a trigger take rows of a ticker without firing."""
         if (registration := self._registrations.get(trigger_id)) is not None:
-            registration.withheld.setdefault(ticker, [])
+            registration.withheld = with_entry(registration.withheld, ticker, registration.withheld.get(ticker, []))
 
     def resume(self, trigger_id: str, ticker: str, at_ns: int) -> list[Outcome]:
         """End a pause at a time; return the outcomes of rows that were settled after it."""
@@ -501,12 +513,14 @@ class Engine:
             InvalidRequest: The state has another version.
         """
         engine = cls(idle_grace_seconds=idle_grace_seconds)
-        known: dict[tuple[str, str], CompiledTrigger] = {}
+        known: dict[tuple[Any, ...], CompiledTrigger] = {}
         for trigger_id, number, sql, given, at_ns, tickers, *edited in state.registrations():
-            key = sql, json.dumps(given, sort_keys=True)
+            key = sql, *given.items()
             if key not in known:
+                if len(known) == _KNOWN_TEXTS:
+                    known.clear()
                 known[key] = compile_trigger(sql, given)
-            chosen = frozenset(tickers) if tickers is not None else None
+            chosen = _together(frozenset(tickers)) if tickers is not None else None
             registration = Registration(trigger_id, number, known[key], at_ns, chosen)
             registration.revision = edited[0] if edited else 1
             engine._registrations[trigger_id] = registration
@@ -515,25 +529,32 @@ class Engine:
             heard, paused, silent = [*more, {}, {}, {}][:3]  # an earlier version has fewer of them
             for trigger_id, values in heard.items():
                 until_ns, trade_ids = values if isinstance(values, list) else (values, ())  # of an earlier version
-                engine._registrations[trigger_id].heard[ticker] = Heard(until_ns, frozenset(trade_ids))
+                engine._registrations[trigger_id].hear(ticker, Heard(until_ns, frozenset(trade_ids)))
             for trigger_id, spans in silent.items():
                 spans = [[0, spans]] if isinstance(spans, int) else spans  # of an earlier version: the last one's end
-                engine._registrations[trigger_id].silent[ticker] = [(start, end) for start, end in spans]
+                registration = engine._registrations[trigger_id]
+                registration.silent = with_entry(registration.silent, ticker, [(start, end) for start, end in spans])
             for trigger_id, values in paused.items():
                 registration = engine._registrations[trigger_id]
-                registration.withheld[ticker] = decoded(values, registration, ticker)
+                kept = decoded(values, registration, ticker)
+                registration.withheld = with_entry(registration.withheld, ticker, kept)
             for trigger_id, values in delivered.items():
-                engine._registrations[trigger_id].delivered[ticker] = Delivered(*values)
+                registration = engine._registrations[trigger_id]
+                registration.delivered = with_entry(registration.delivered, ticker, Delivered(*values))
             for each in several:
                 series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name])
                 engine._series[series.period_seconds, ticker] = series
-        for (period_seconds, ticker), series in engine._series.items():
-            series.deaf = {
-                each.trigger_id
-                for each in engine._registrations.values()
-                if each.series_period == period_seconds and each.wants(ticker) and ticker not in each.heard
-            }
+        for registration in engine._registrations.values():
+            for series in engine._of(registration):
+                if series.ticker not in registration.heard:
+                    series.deaf.add(registration.trigger_id)
         return engine
+
+
+@lru_cache(maxsize=4_096)
+def _together(tickers: frozenset[str]) -> frozenset[str]:
+    """Return markets that all triggers on them share."""
+    return tickers
 
 
 def _charge(registration: Registration, time_ns: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from dexorder_cep.compile.plans import ResultColumn
-from dexorder_cep.run.delivery import Delivered, Firing, Outcome, Registration, TriggerEnded, deliver
+from dexorder_cep.run.delivery import Delivered, Firing, Outcome, Registration, TriggerEnded, deliver, with_entry
 from dexorder_cep.run.runs import RunResult
 from dexorder_cep.run.stream import Stream
 from dexorder_common.model.times import SECOND_NS
@@ -34,7 +34,7 @@ def withhold(
     """
     before = replace(registration.delivered.get(stream.ticker, Delivered()))
     found = deliver(registration, stream, result, period_ns)
-    registration.delivered[stream.ticker] = before
+    registration.delivered = with_entry(registration.delivered, stream.ticker, before)
     if found and isinstance(found[0], TriggerEnded):
         return found
     kept = registration.withheld.get(stream.ticker, [])
@@ -46,8 +46,10 @@ def withhold(
 def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcome]:
     """End the pause on a ticker; return the outcomes of rows that were settled after a time."""
     found: list[Outcome] = []
-    registration.silent[ticker] = [(0, at_ns)]
-    for stamp_ns, each in registration.withheld.pop(ticker, ()):
+    registration.silent = with_entry(registration.silent, ticker, [(0, at_ns)])
+    withheld = registration.withheld.get(ticker, [])
+    registration.withheld = {name: each for name, each in registration.withheld.items() if name != ticker}
+    for stamp_ns, each in withheld:
         if stamp_ns <= at_ns:
             continue
         found.append(each)
@@ -55,15 +57,15 @@ def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcom
             break
         if isinstance(each, Firing):
             until_ns = each.time_ns + registration.compiled.parameters.cooldown_ns
-            registration.delivered[ticker] = Delivered(until_ns, 0, each.context["kind"] != "resolved")
+            sent = Delivered(until_ns, 0, each.context["kind"] != "resolved")
+            registration.delivered = with_entry(registration.delivered, ticker, sent)
     return found
 
 
 def skip(registration: Registration, ticker: str, pauses: Iterable[Sequence[int]]) -> None:
     """Silence a trigger for rows that were settled in pauses of which the engine learns after their end."""
-    spans = registration.silent.setdefault(ticker, [])
-    spans += [(start_ns, end_ns) for start_ns, end_ns in pauses]
-    del spans[:-MAX_PAUSES]
+    spans = [*registration.silent.get(ticker, ()), *((start_ns, end_ns) for start_ns, end_ns in pauses)]
+    registration.silent = with_entry(registration.silent, ticker, spans[-MAX_PAUSES:])
 
 
 def encoded(withheld: Iterable[tuple[int, Outcome]]) -> list[Any]:

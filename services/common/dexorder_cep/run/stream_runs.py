@@ -193,7 +193,7 @@ class TickerSeries:
         """Let rows fire a trigger that were settled with a record or later."""
         known_ns = mark.new_ns if self.period_seconds else _before_millisecond(mark.new_ns)
         known_ns = min(registration.at_ns, known_ns)
-        registration.heard[self.ticker] = Heard(known_ns, frozenset(mark.trade_ids))
+        registration.hear(self.ticker, Heard(known_ns, frozenset(mark.trade_ids)))
         self.deaf.discard(registration.trigger_id)
 
     def dump(self) -> list[Any]:
