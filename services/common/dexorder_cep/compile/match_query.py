@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dexorder_cep.compile.automaton import Automaton, Take, build, is_greedy
 from dexorder_cep.compile.binder import bind, bind_condition
 from dexorder_cep.compile.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
 from dexorder_cep.compile.guards import guard_of_start
-from dexorder_cep.compile.places import places_of
-from dexorder_cep.compile.plans import MatchPlan
+from dexorder_cep.compile.plans import MatchPlan, Place
 from dexorder_cep.compile.scopes import PatternScope
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT
 from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, PatternAggregate, PatternValue, Typed, TypedColumn, walk
@@ -57,7 +57,7 @@ def compile_match(match: Match, columns: tuple[TypedColumn, ...]) -> MatchQuery:
     nodes = [node for tree in trees for node in walk(tree)]
     contexts = _contexts(automaton)
     steps = _steps(automaton, contexts, conditions, least, match.at)
-    places = places_of(automaton, steps)
+    places = _places(automaton, steps)
     plan = MatchPlan(
         variables=tuple(variables),
         automaton=automaton,
@@ -203,6 +203,21 @@ def _steps(
                 made[key] = _step(takes, known - 1, conditions, least, at)
             functions[known] = made[key]
         found.append(functions)
+    return tuple(found)
+
+
+def _places(automaton: Automaton, steps: tuple[Mapping[int, Function | int], ...]) -> tuple[Place, ...]:
+    """Return the places of a pattern; none if a row of a match may have several."""
+    found: list[Place] = []
+    state: int | None = automaton.start
+    starts: tuple[int, ...] = ()
+    while state is not None:
+        takes = automaton.states[state]
+        if len(takes) != 1 or takes[0].completes or len(found) == len(automaton.states):
+            return ()
+        found.append(Place(len(found), state, starts, steps[state][len(starts)]))
+        starts += (len(found) - 1,) * (takes[0].variable + 1 - len(starts))
+        state = takes[0].target
     return tuple(found)
 
 

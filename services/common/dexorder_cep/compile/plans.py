@@ -10,7 +10,6 @@ from dexorder_cep.compile.aggregates import WindowAggregate
 from dexorder_cep.compile.automaton import Automaton
 from dexorder_cep.compile.code import Function
 from dexorder_cep.compile.guards import Guard
-from dexorder_cep.compile.places import Place
 from dexorder_cep.compile.typed import TypedColumn
 
 FIRST_SLOT = 2
@@ -65,6 +64,22 @@ Step: TypeAlias = RowStep | WindowStep
 
 Move: TypeAlias = tuple[int, int | None, bool]
 """Number of bounds after a row, next state (None after the last row), and whether the match is complete."""
+
+
+class Place(NamedTuple):
+    """Row of a match.
+
+    Attributes:
+        number: Its number, from 0.
+        state: State of the automaton before the row.
+        starts: Number of the first row of each variable that has rows before it.
+        step: Test of the row, or its result if that does not depend on the row.
+    """
+
+    number: int
+    state: int
+    starts: tuple[int, ...]
+    step: Function | int
 
 
 class MatchPlan(NamedTuple):
