@@ -1,6 +1,6 @@
 """A day of one-minute candles of many symbols with one command, beside ccxt alone.
 
-    .venv/bin/python -m bench.many_symbols [--symbols 620]
+    .venv/bin/python -m bench.many_symbols [--symbols 620] [--slots 4]
 
 Starts a suite whose simulated exchange has so many further markets, each with a candle every minute, writes a file of
 tickers and runs ``dexorder history --file``. Then ccxt alone fetches the same symbols with as many clients as slots and
@@ -35,6 +35,21 @@ SINCE_MS = 1_705_276_800_000
 MINUTES = 1_440
 MINUTE_MS = 60_000
 SINCE, UNTIL = "2024-01-15", "2024-01-16"
+_CALLS = "dexorder_ingestor_calls_total"
+_TIMES = {
+    "dexorder_ingestor_call_seconds_sum": "in calls",
+    "dexorder_ingestor_rate_limit_wait_seconds_total": "of it waiting for the pace",
+    "dexorder_ingestor_publish_seconds_sum": "in Produce and ReportPage",
+}
+_EXCHANGES = """\
+exchanges:
+  SIM:
+    ccxt: binance
+    rest_url: http://127.0.0.1:9000
+    ws_url: ws://127.0.0.1:9000
+    options: {{fetchMarkets: {{types: [spot, linear]}}}}
+    slots: {{historical: {slots}, realtime: 16}}
+"""
 
 
 def symbols(count: int) -> list[str]:
@@ -77,13 +92,14 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
     """Run the command and ccxt; return the table and the command's exit code."""
     tickers = folder / "tickers.txt"
     tickers.write_text("".join(f"{symbol}.SIM\n" for symbol in wanted))
-    before, cpu_before = suite.metric("ingestor", "dexorder_ingestor_calls_total"), all_cpu_seconds(suite)
+    before, cpu_before = {name: suite.metric("ingestor", name) for name in (_CALLS, *_TIMES)}, all_cpu_seconds(suite)
     started, command_before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     span = ("--since", SINCE, "--until", UNTIL)
     files = ("--file", str(tickers), "--state", str(folder / "run"))
     ended = suite.dexorder("history", "1m", *files, *span, "--quiet", timeout=1_800)
     seconds = time.perf_counter() - started
-    calls = suite.metric("ingestor", "dexorder_ingestor_calls_total") - before
+    grown = {name: suite.metric("ingestor", name) - value for name, value in before.items()}
+    calls = grown.pop(_CALLS)
     command = resource.getrusage(resource.RUSAGE_CHILDREN)
     client_mib = command.ru_maxrss / 1024
     cpu = {part: used - cpu_before[part] for part, used in all_cpu_seconds(suite).items()}
@@ -96,6 +112,13 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
         report.Row(
             f"CPU ms a symbol, all {sum(cpu.values()) * 1_000 / len(wanted):.0f}",
             ", ".join(f"{part} {used * 1_000 / len(wanted):.0f}" for part, used in cpu.items()),
+            "",
+            "",
+            "",
+        ),
+        report.Row(
+            "ms a symbol, all slots",
+            ", ".join(f"{_TIMES[name]} {value * 1_000 / len(wanted):.0f}" for name, value in grown.items()),
             "",
             "",
             "",
@@ -113,15 +136,23 @@ def main() -> int:
     """Run once and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--symbols", type=int, default=620)
+    parser.add_argument(
+        "--slots", type=int, default=SLOTS, help="of the ingestor; ccxt alone has as many clients as ever"
+    )
     options = parser.parse_args()
     print(report.heading("Many symbols"), flush=True)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running_suite(Path(folder) / "suite", DEXORDER_SIM_MARKETS=str(options.symbols)) as suite,
-    ):
-        text, code = measure(suite, symbols(options.symbols), Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        text, code = _run(Path(folder), options.symbols, options.slots)
     print(text)
     return code
+
+
+def _run(folder: Path, count: int, slots: int) -> tuple[str, int]:
+    exchanges = folder / "exchanges.yaml"
+    exchanges.write_text(_EXCHANGES.format(slots=slots))
+    given, markets = ("--exchanges", str(exchanges)), str(count)
+    with running_suite(folder / "suite", *given, DEXORDER_SIM_MARKETS=markets) as suite:
+        return measure(suite, symbols(count), folder)
 
 
 if __name__ == "__main__":
