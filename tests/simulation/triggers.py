@@ -41,6 +41,8 @@ from tests.simulation.trigger_relay import VENUE, TriggersRelay
 
 FAULTY_SECONDS = 300
 QUIET_SECONDS = 180
+_LONGEST_PAUSE_SECONDS = 60.0
+"""Of the client: what it changes last is known before the last trades, which every trigger must fire for."""
 TICKERS = (f"AAA.{VENUE}", f"BBB.{VENUE}")
 LEVELS = range(1, 5)
 """A trade has a price of so many thousands and its number; a trigger fires above so many thousands."""
@@ -255,7 +257,7 @@ class TriggersRun:
     async def _client(self) -> None:
         random = self.random
         while self.run.loop.time() < FAULTY_SECONDS:
-            await asyncio.sleep(random.expovariate(1 / 10))
+            await asyncio.sleep(min(random.expovariate(1 / 10), _LONGEST_PAUSE_SECONDS))
             known = [name for name, each in self.known.items() if each.registered and not each.deleted]
             if known and random.random() < 0.35:
                 await self._delete(random.choice(known))
