@@ -36,6 +36,8 @@ SETTLED_SECONDS = 100.0
 """Longest time, without faults, from a trade to the record that settles it: the heartbeat of a quiet market is 60 s."""
 QUIET_SECONDS = 160.0
 """The same if no trade has come for longer than usual: REST alone is believed 60 s later."""
+_DOWN_NS = 15 * SECOND_NS
+"""Time without a sample, of which there is one each 10 s, after which the relay was down: no job could say anything."""
 _EARLY_SECONDS = 5.0
 _UNKNOWN = ("Invalid symbol", "is unknown to")
 _CANDLE_TOLERANCE = 1e-8
@@ -312,9 +314,10 @@ def _delisted(evidence: Evidence) -> Iterator[Breach]:
 
 def _silent(evidence: Evidence) -> Iterator[Breach]:
     since: Sample | None = None
-    is_told = False
+    is_told, last_ns = False, 0
     for sample in evidence.samples:
-        if since is None or not sample.is_running or sample.settled_ns != since.settled_ns or sample.error:
+        was_down, last_ns = sample.time_ns > last_ns + _DOWN_NS, sample.time_ns
+        if since is None or was_down or not sample.is_running or sample.settled_ns != since.settled_ns or sample.error:
             since, is_told = sample, False
         elif not is_told and (length := (sample.time_ns - since.time_ns) / SECOND_NS) > SETTLED_SECONDS:
             is_told = True

@@ -8,7 +8,7 @@ over gRPC once Kafka has it, or the pipeline once it is committed.
 State   Meaning                               Next
 ======  ====================================  ==========================================================================
 new     it has shown no page                  proven by a page of one of its dispatches; waiting by a loss
-proven  a page of it was reported             waiting by a loss; new when it is silent; forgotten when it is gone
+proven  a page of it was reported             new when it is silent, waiting by a loss; forgotten when it is gone
 waiting its last dispatch was lost            new when its wait is over: a second, doubled by each loss, at most 8 s
 ======  ====================================  ==========================================================================
 
@@ -18,8 +18,8 @@ A loss is a dispatch that ended without a final record and without a page. While
 * such a job is taken back ``late_ns`` after it was sent if no page has come, whatever its worker says;
 * its loss counts against the worker alone: the job goes to the next proven worker at once, and waits before a new one.
 
-Without a proven worker, as after a start, all are treated alike, and a loss counts against the job. A realtime job has
-no place: its first page may be a minute away.
+Without another proven worker, as after a start or with one ingestor, all are treated alike: no worker waits, and a loss
+counts against the job. A realtime job has no place: its first page may be a minute away.
 """
 
 from __future__ import annotations
@@ -262,6 +262,8 @@ class Workers:
             closed = [until_ns for until_ns in self._closed[worker.exchange] if until_ns > now_ns]
             self._closed[worker.exchange] = [*closed, now_ns + rules.wait_ns][-rules.places :]
         self._disprove(worker)
+        if not self.has_proven(worker.exchange):
+            return alone
         losses = self._losses[worker] = self._losses.pop(worker, 0) + 1
         if len(self._losses) > MAX_WAITS:
             self._losses.popitem(last=False)

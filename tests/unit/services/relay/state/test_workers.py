@@ -101,7 +101,8 @@ def test_a_job_that_a_new_worker_lost_goes_to_a_new_one_after_its_wait() -> None
 
 
 def test_a_worker_that_loses_jobs_waits_longer_each_time_and_is_new_again() -> None:
-    d, waits = leases(1), []
+    d, waits = with_proven(1), []
+    offer(d, b"honest", kind=SlotKind.REALTIME)
     now_ns = NOW_NS
     for _ in range(4):
         offer(d, b"w")
@@ -116,6 +117,17 @@ def test_a_worker_that_loses_jobs_waits_longer_each_time_and_is_new_again() -> N
     lose(d, made_again, now_ns + 40)
     offer(d, b"w")
     assert d.assign(now_ns=now_ns + 49) == [] and d.assign(now_ns=now_ns + 50), "a page has ended the row of losses"
+
+
+def test_without_a_proven_worker_a_loss_costs_no_wait() -> None:
+    """The only ingestor goes on with the other jobs; the lost one has its own wait."""
+    d = leases(2)
+    offer(d, b"only", b"only")
+    made, _ = d.assign(now_ns=NOW_NS)
+    d.page(made.dispatch_id, now_ns=NOW_NS)
+    lose(d, made, NOW_NS)
+    offer(d, b"only")
+    assert given_to(d.assign(now_ns=NOW_NS)) == [b"only"]
 
 
 def test_a_loss_at_one_exchange_says_nothing_of_another() -> None:
