@@ -26,6 +26,7 @@ from typing import Any
 from bench.memory import family
 from bench.parts.backfill import PAGE, SLOTS, ccxt_clients
 from bench.parts.cpu import all_cpu_seconds
+from bench.parts.sim_markets import further_symbols, write_exchanges
 from dexorder.supervisor.plan import PARTS
 from tests.rig import report
 from tests.rig.suite import Suite, running_suite
@@ -41,20 +42,6 @@ _TIMES = {
     "dexorder_ingestor_rate_limit_wait_seconds_total": "of it waiting for the pace",
     "dexorder_ingestor_publish_seconds_sum": "in Produce and ReportPage",
 }
-_EXCHANGES = """\
-exchanges:
-  SIM:
-    ccxt: binance
-    rest_url: http://127.0.0.1:9000
-    ws_url: ws://127.0.0.1:9000
-    options: {{fetchMarkets: {{types: [spot, linear]}}}}
-    slots: {{historical: {slots}, realtime: 16}}
-"""
-
-
-def symbols(count: int) -> list[str]:
-    """Return the simulated exchange's further markets."""
-    return [f"X{number:04}/USDT" for number in range(1, count + 1)]
 
 
 def largest_mib(suite: Suite) -> dict[str, float]:
@@ -148,11 +135,9 @@ def main() -> int:
 
 
 def _run(folder: Path, count: int, slots: int) -> tuple[str, int]:
-    exchanges = folder / "exchanges.yaml"
-    exchanges.write_text(_EXCHANGES.format(slots=slots))
-    given, markets = ("--exchanges", str(exchanges)), str(count)
-    with running_suite(folder / "suite", *given, DEXORDER_SIM_MARKETS=markets) as suite:
-        return measure(suite, symbols(count), folder)
+    exchanges = write_exchanges(folder, {"historical": slots})
+    with running_suite(folder / "suite", "--exchanges", exchanges, DEXORDER_SIM_MARKETS=str(count)) as suite:
+        return measure(suite, further_symbols(count), folder)
 
 
 if __name__ == "__main__":

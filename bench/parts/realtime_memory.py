@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from bench.memory import memory, slopes
 from bench.parts.cpu import all_cpu_seconds
+from bench.parts.sim_markets import further_symbols, write_exchanges
 from dexorder import AsyncClient, Client
 from dexorder.errors import RelayUnreachable
 from dexorder_common.lake.catalog import CatalogSettings
@@ -24,27 +25,16 @@ from tests.rig.suite import Suite, running_suite
 
 BUSY_SECONDS = 6
 """Of each minute, with four trades each: 24 trades a minute in each market."""
-_EXCHANGES = """\
-exchanges:
-  SIM:
-    ccxt: binance
-    rest_url: http://127.0.0.1:9000
-    ws_url: ws://127.0.0.1:9000
-    options: {fetchMarkets: {types: [spot]}}
-    slots: {historical: 4, realtime: 1000}
-"""
 
 
 def symbols(count: int) -> list[str]:
     """Return the tickers of the simulated exchange's further markets."""
-    return [f"X{number:04}/USDT.SIM" for number in range(1, count + 1)]
+    return [f"{symbol}.SIM" for symbol in further_symbols(count)]
 
 
 def exchanges_file(folder: Path) -> str:
     """Write an exchanges file with a slot for each market; return its path."""
-    path = folder / "exchanges.yaml"
-    path.write_text(_EXCHANGES)
-    return str(path)
+    return write_exchanges(folder, {"realtime": 1_000}, types=["spot"])
 
 
 async def start_all(relay: str, tickers: Sequence[str], periods: Sequence[str]) -> None:

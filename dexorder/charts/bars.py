@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dexorder.rows.table import Rows, times_ns
-from dexorder_common.model.periods import MONTH_SECONDS, PERIODS, WEEK_SECONDS
-from dexorder_common.model.times import SECOND_NS, to_datetime
+from dexorder_common.model.periods import MONDAY_NS, MONTH_SECONDS, PERIODS, WEEK_SECONDS
+from dexorder_common.model.times import DAY_NS, SECOND_NS, to_datetime
 
-DAY_SECONDS = 86_400
 _NAMES: dict[int, str] = {5: "5s", 15: "15s", 30: "30s", **PERIODS}
 _MULTIPLES = (2, 3, 6, 12, 24, 60, 120, 240)
 """How many months, or weeks of weekly candles, a bar has when shorter periods are too many."""
-_MONDAY_NS = 4 * DAY_SECONDS * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def levels(times_ns: Sequence[int], period_seconds: int) -> Iterator[Level]:
         times_ns: Open times of the candles, ascending; at least one.
     """
     yield Level(_NAMES[period_seconds], period_seconds, range(len(times_ns)), times_ns)
-    is_within_a_day = DAY_SECONDS % period_seconds == 0
+    is_within_a_day = DAY_NS % (period_seconds * SECOND_NS) == 0
     for seconds in sorted(_NAMES):
         if period_seconds < seconds < MONTH_SECONDS and seconds % period_seconds == 0:
             yield _fixed(_NAMES[seconds], seconds, times_ns)
@@ -109,7 +107,7 @@ def marked(opens_ns: Sequence[int], marks_ns: Sequence[int]) -> list[int]:
 
 def _fixed(name: str, seconds: int, times: Sequence[int]) -> Level:
     step_ns = seconds * SECOND_NS
-    origin_ns = _MONDAY_NS if seconds % WEEK_SECONDS == 0 else 0
+    origin_ns = MONDAY_NS if seconds % WEEK_SECONDS == 0 else 0
     keys = [(each - origin_ns) // step_ns for each in times]
     starts = _starts(keys)
     return Level(name, seconds, starts, [keys[n] * step_ns + origin_ns for n in starts])

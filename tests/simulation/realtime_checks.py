@@ -314,9 +314,11 @@ def _delisted(evidence: Evidence) -> Iterator[Breach]:
 
 def _silent(evidence: Evidence) -> Iterator[Breach]:
     since: Sample | None = None
-    is_told, last_ns = False, 0
+    is_told = False
+    last_ns = 0
     for sample in evidence.samples:
-        was_down, last_ns = sample.time_ns > last_ns + _DOWN_NS, sample.time_ns
+        was_down = sample.time_ns > last_ns + _DOWN_NS
+        last_ns = sample.time_ns
         if since is None or was_down or not sample.is_running or sample.settled_ns != since.settled_ns or sample.error:
             since, is_told = sample, False
         elif not is_told and (length := (sample.time_ns - since.time_ns) / SECOND_NS) > SETTLED_SECONDS:

@@ -1,4 +1,4 @@
-"""Alerts: a trigger with the text of another one, but for one number, is made from that one. Pure.
+"""Alerts: a trigger whose text differs from an earlier one in one number is made from the earlier one. Pure.
 
 A shape is a text without its one number, with the parameters. The first trigger of a shape is compiled from its text.
 If the number is in the condition alone, as a DOUBLE, later ones are copies with another number: their texts are not
@@ -20,7 +20,7 @@ _NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
 _IN_TEXT = re.compile(rf"(?<![\w.$])({_NUMBER})(?![\w.$])", re.ASCII)
 _VALUE = re.compile(rf"(-?)({_NUMBER})", re.ASCII)
 _OTHER = re.compile(r"['\"\\]|--|/\*|(?<![A-Za-z_\d])\d", re.ASCII)
-"""Signs of texts, comments and other numbers; digits in a name are behind a letter."""
+"""Signs of texts, comments and other numbers; digits in a name follow a letter."""
 _NAME = re.compile(r"[A-Za-z_]+", re.ASCII)
 _MAX_TEXT = 400
 

@@ -16,7 +16,7 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Guard(NamedTuple):
-    """Comparison of a column of the newest row with a number; NULL and NaN fit no comparison.
+    """Comparison of a column of the newest row with a number; it is false for NULL and NaN.
 
     Attributes:
         slot: The column.

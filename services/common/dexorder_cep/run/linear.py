@@ -49,7 +49,8 @@ class LinearMatcher:
             self.on_time(stream, row[0])
             if len(firsts) >= self._few or (firsts and n - firsts[0] > SHORT_SPAN):
                 check_limits(self._plan, self._account, len(firsts) + 1, n - self.oldest, row[0])
-        elif not (start if type(start) is int else start(rows, base, n, row, (), ticker, None)):  # type: ignore[operator]
+        begins = start if type(start) is int else start(rows, base, n, row, (), ticker, None)  # type: ignore[operator]
+        if not firsts and not begins:
             return []
         self._next = n + 1
         complete: int | None = None
@@ -66,7 +67,7 @@ class LinearMatcher:
             if number == last or not fits:
                 del firsts[index]
                 complete = first if fits else complete
-        if start if type(start) is int else start(rows, base, n, row, (), ticker, None):  # type: ignore[operator]
+        if begins:
             if last:
                 firsts.append(n)
             else:

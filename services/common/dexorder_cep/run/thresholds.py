@@ -1,7 +1,7 @@
 """Runs by the thresholds of their guards: those whose guard changes from one row to the next one. Pure.
 
-Thresholds with the same column and operator are in one sorted list. The guards that are true for a value are those
-before, or behind, one place in it. From one row to the next one, the guards between two places change, and no others.
+Thresholds with the same column and operator are in one sorted list. For a value, the guards on one side of a place in
+it are true, and the others false. From one row to the next one, the guards between two places change, and no others.
 So a row costs two binary searches for each list, and a step for each guard that changes.
 """
 

@@ -115,11 +115,9 @@ class AckTracker:
         """Put a record just read in flight if it is the next delivery: it is new, none is due, and none acked early.
 
         Args:
-            most: Pending records that are too many.
+            most: Number of pending records from which on it is not delivered.
         """
-        if now_ns >= self._next_due_ns or offset < self._next or self._early or self._reading_again:
-            return False
-        if len(self._pending) >= most:
+        if now_ns >= self._next_due_ns or len(self._pending) >= most or not self.takes_new(offset):
             return False
         self._next = offset + 1
         self._pending[offset] = _Pending(due_ns)

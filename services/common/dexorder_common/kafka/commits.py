@@ -4,7 +4,7 @@ The metadata holds the acked ranges above the committed offset as pairs (gap, le
 range before it. A number has 5 bits per character, lowest bits first, in base64's alphabet; 0x20 is set on all but its
 last character. Offsets 1, 3, 4 acked at offset 0 are ``BBBC``, as Kafka-Pixy writes them.
 
-Ours end with a seal: a full stop and a checksum of offset and text. confluent-kafka reads metadata that others
+Ours end with a full stop and a checksum of offset and text. confluent-kafka reads metadata that others
 committed with bytes of foreign memory after it. These can look like more pairs, and one in 256 is a full stop: without
 the checksum such a commit would make us skip records that were never delivered (docs/decisions/0006).
 """
@@ -32,7 +32,7 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 
 
 def encode_ranges(offset: int, ranges: Iterable[Range], *, limit: int = MAX_METADATA_CHARACTERS) -> str:
-    """Return the acked ranges above ``offset`` as text, without the seal.
+    """Return the acked ranges above ``offset`` as text, without the checksum.
 
     Args:
         ranges: In order, disjoint and not adjacent, none below ``offset``.
@@ -86,34 +86,34 @@ def _decode_numbers(text: str) -> Iterator[int]:
 
 
 def commit_metadata(offset: int, ranges: Sequence[Range]) -> str:
-    """Return the metadata of a commit of ``offset``: the ranges and a seal; empty without ranges."""
-    return _sealed(offset, encode_ranges(offset, ranges)) if ranges else ""
+    """Return the metadata of a commit of ``offset``: the ranges and a checksum; empty without ranges."""
+    return _with_checksum(offset, encode_ranges(offset, ranges)) if ranges else ""
 
 
-def _sealed(offset: int, text: str) -> str:
+def _with_checksum(offset: int, text: str) -> str:
     number = zlib.crc32(f"{offset} {text}".encode(errors="surrogatepass"))
     checksum = "".join(_ALPHABET[number >> 6 * n & 63] for n in range(_CHECKSUM_CHARACTERS))
     return f"{text}{_STOP}{checksum}"
 
 
-def _unsealed(offset: int, metadata: str) -> str | None:
-    """Return the text before the seal; None without a seal of this offset and text."""
+def _before_checksum(offset: int, metadata: str) -> str | None:
+    """Return the text before the checksum; None without a checksum of this offset and text."""
     text = metadata.partition(_STOP)[0]
-    return text if metadata.startswith(_sealed(offset, text)) else None
+    return text if metadata.startswith(_with_checksum(offset, text)) else None
 
 
 def committed_ranges(offset: int, metadata: str, *, end: int) -> list[Range]:
     """Return the acked ranges of a commit that was read back.
 
     Args:
-        metadata: As confluent-kafka returns it; anything after the seal is not ours.
+        metadata: As confluent-kafka returns it; anything after the checksum is not ours.
         end: End of the partition's log; acks of records that do not exist yet are left out.
     Raises:
         ValueError: The metadata was not written by us, or is broken.
     """
     if not metadata:
         return []
-    text = _unsealed(offset, metadata)
+    text = _before_checksum(offset, metadata)
     if text is None:
         raise ValueError("it has no checksum of ours, so its end is unknown")
     return [(start, min(stop_offset, end)) for start, stop_offset in decode_ranges(offset, text) if start < end]
@@ -146,10 +146,10 @@ def start_position(offset: int, metadata: str) -> StartPosition:
 def shown_metadata(offset: int, metadata: str) -> tuple[str, list[Range]]:
     """Return a commit's metadata as Kafka-Pixy would show it, and the acked ranges in it.
 
-    Ours loses its seal. Metadata of others may have foreign bytes after it: it is cut at the first control
+    Ours loses its checksum. Metadata of others may have foreign bytes after it: it is cut at the first control
     character, and its ranges do not count, neither here nor for a reader.
     """
-    text = _unsealed(offset, metadata)
+    text = _before_checksum(offset, metadata)
     if text is not None and (ranges := _plausible_ranges(offset, text)):
         return text, ranges
     return _CONTROL_CHARACTERS.split(metadata, maxsplit=1)[0], []
@@ -164,11 +164,11 @@ def metadata_to_commit(offset: int, text: str, *, end: int) -> str:
     Raises:
         ValueError: The text is not such ranges, but would be read as some.
     """
-    unsealed = _unsealed(offset, text)
-    given = unsealed if unsealed is not None and text == _sealed(offset, unsealed) else text
+    start = text.partition(_STOP)[0]
+    given = start if text == _with_checksum(offset, start) else text
     ranges = _plausible_ranges(offset, given)
     if ranges and ranges[-1][1] <= end:
-        return _sealed(offset, given)
+        return _with_checksum(offset, given)
     try:
         misread = committed_ranges(offset, text, end=_MAX_OFFSET)  # the log may grow
     except ValueError:

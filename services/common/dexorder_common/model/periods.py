@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.time_range import TimeRange, merge
-from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_common.model.times import DAY_NS, MAX_TIME_NS, SECOND_NS
 
 TRADES_PERIOD = 0
 """Stands for trades wherever a series has a period: every time is on its grid, and no span has a number of periods."""
 WEEK_SECONDS = 604_800
 MONTH_SECONDS = 2_592_000
-_MONDAY_NS = 4 * 86_400 * SECOND_NS  # 1970-01-05, the first Monday after the epoch
+MONDAY_NS = 4 * DAY_NS
+"""1970-01-05, the first Monday after the epoch: weeks are counted from it."""
 
 PERIODS: dict[int, str] = {
     1: "1s",
@@ -82,7 +83,7 @@ def floor_to_grid(time_ns: int, period_seconds: int) -> int:
     if period_seconds == TRADES_PERIOD:
         return time_ns
     step_ns = period_seconds * SECOND_NS
-    origin_ns = _MONDAY_NS if period_seconds == WEEK_SECONDS else 0
+    origin_ns = MONDAY_NS if period_seconds == WEEK_SECONDS else 0
     return (time_ns - origin_ns) // step_ns * step_ns + origin_ns
 
 

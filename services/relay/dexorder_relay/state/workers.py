@@ -8,7 +8,7 @@ over gRPC once Kafka has it, or the pipeline once it is committed.
 State   Meaning                               Next
 ======  ====================================  ==========================================================================
 new     it has shown no page                  proven by a page of one of its dispatches; waiting by a loss
-proven  a page of it was reported             new when it is silent, waiting by a loss; forgotten when it is gone
+proven  a page of it was reported             waiting by a loss; new when it is silent; forgotten when it is gone
 waiting its last dispatch was lost            new when its wait is over: a second, doubled by each loss, at most 8 s
 ======  ====================================  ==========================================================================
 
@@ -18,8 +18,9 @@ A loss is a dispatch that ended without a final record and without a page. While
 * such a job is taken back ``late_ns`` after it was sent if no page has come, whatever its worker says;
 * its loss counts against the worker alone: the job goes to the next proven worker at once, and waits before a new one.
 
-Without another proven worker, as after a start or with one ingestor, all are treated alike: no worker waits, and a loss
-counts against the job. A realtime job has no place: its first page may be a minute away.
+Without another proven worker, as after a start or with one ingestor, all are treated alike: a worker is new again after
+a loss instead of waiting, and the loss counts against the job. A realtime job has no place: its first page may be a
+minute away.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Workers:
         self._numbers = 0
         self._offers: defaultdict[tuple[str, SlotKind], _Offers] = defaultdict(_Offers)
         self._kept: defaultdict[bytes, dict[int, Slot]] = defaultdict(dict)
-        self._waiting: dict[Worker, dict[int, SlotKind]] = {}
+        self._waiting: set[Worker] = set()
         self._ends: list[tuple[int, Worker]] = []
         self._losses: OrderedDict[Worker, int] = OrderedDict()
         self._proven: OrderedDict[Worker, int] = OrderedDict()
@@ -139,17 +140,18 @@ class Workers:
         return len(kept)
 
     def take(self, exchange: str, kind: SlotKind, *, avoid: Collection[bytes], new: bool, now_ns: int) -> Slot | None:
-        """Take the oldest offer that fits a job, and with ``new`` only, one of a worker that is not proven.
+        """Take the oldest offer that fits a job; None without one.
 
         Args:
             avoid: Sockets that have rejected the job; they get it if no other one may.
+            new: Whether a worker that is not proven may take it.
         """
-        number = self._oldest(exchange, kind, new=new, now_ns=now_ns, avoid=avoid)
-        if number is None and avoid:
-            number = self._oldest(exchange, kind, new=new, now_ns=now_ns, avoid=())
-        if number is None:
+        found = self._oldest(exchange, kind, new=new, now_ns=now_ns, avoid=avoid)
+        if found is None and avoid:
+            found = self._oldest(exchange, kind, new=new, now_ns=now_ns, avoid=())
+        if found is None:
             return None
-        identity = next(each for each in self._each(exchange, kind, new=True) if number in each)[number]
+        number, identity = found
         slot = self._kept[identity].pop(number)
         self._take_out(number, slot)
         if not self._kept[identity]:
@@ -180,11 +182,14 @@ class Workers:
                 if new:
                     yield offers.new
 
-    def _oldest(self, exchange: str, kind: SlotKind, *, new: bool, now_ns: int, avoid: Collection[bytes]) -> int | None:
+    def _oldest(
+        self, exchange: str, kind: SlotKind, *, new: bool, now_ns: int, avoid: Collection[bytes]
+    ) -> tuple[int, bytes] | None:
+        """Return the number and the identity of an offer."""
         may_be_new = new and (kind is SlotKind.REALTIME or self._has_place(exchange, now_ns))
         lists = self._each(exchange, kind, new=may_be_new)
         firsts = (_first(each, avoid) for each in lists)
-        return min((number for number in firsts if number is not None), default=None)
+        return min((each for each in firsts if each is not None), default=None)
 
     def _has_place(self, exchange: str, now_ns: int) -> bool:
         if self._rules is None or not self.has_proven(exchange):
@@ -195,25 +200,18 @@ class Workers:
     def _put(self, number: int, slot: Slot) -> None:
         worker = Worker(slot.identity, slot.exchange)
         if worker in self._waiting:
-            self._waiting[worker][number] = slot.kind
             return
         offers = self._offers[slot.exchange, slot.kind]
         (offers.proven if worker in self._proven else offers.new)[number] = slot.identity
 
     def _take_out(self, number: int, slot: Slot) -> None:
-        if (waiting := self._waiting.get(Worker(slot.identity, slot.exchange))) is not None:
-            waiting.pop(number, None)
         offers = self._offers[slot.exchange, slot.kind]
         offers.proven.pop(number, None)
         offers.new.pop(number, None)
 
     def _move(self, worker: Worker) -> None:
         """Put a worker's offers where they belong since what is known of it has changed."""
-        own = [
-            (number, slot)
-            for number, slot in self._kept.get(worker.identity, {}).items()
-            if slot.exchange == worker.exchange
-        ]
+        own = self._own(worker)
         for number, slot in own:
             self._take_out(number, slot)
             self._put(number, slot)
@@ -244,7 +242,7 @@ class Workers:
         if worker in self._proven:
             self._see(worker, now_ns)
             return
-        self._waiting.pop(worker, None)
+        self._waiting.discard(worker)
         self._proven[worker] = now_ns
         self._proven_at[worker.exchange] += 1
         for each in [key for key in self._trials[worker.exchange] if self._work[key].worker == worker]:
@@ -267,7 +265,7 @@ class Workers:
         losses = self._losses[worker] = self._losses.pop(worker, 0) + 1
         if len(self._losses) > MAX_WAITS:
             self._losses.popitem(last=False)
-        self._waiting.setdefault(worker, {})
+        self._waiting.add(worker)
         self._move(worker)
         wait_ns = min(rules.wait_ns << min(losses - 1, 10), rules.max_wait_ns)
         heapq.heappush(self._ends, (now_ns + wait_ns, worker))
@@ -295,7 +293,8 @@ class Workers:
         """End the waits that are over, and forget proven workers that have not been seen for long."""
         while self._ends and self._ends[0][0] <= now_ns:
             _, worker = heapq.heappop(self._ends)
-            if self._waiting.pop(worker, None) is not None:
+            if worker in self._waiting:
+                self._waiting.remove(worker)
                 self._renumber(worker)
         if self._rules is None:
             return
@@ -335,8 +334,8 @@ class Workers:
             self._move(worker)
 
 
-def _first(offers: Mapping[int, bytes], avoid: Collection[bytes]) -> int | None:
-    return next((number for number, identity in offers.items() if identity not in avoid), None)
+def _first(offers: Mapping[int, bytes], avoid: Collection[bytes]) -> tuple[int, bytes] | None:
+    return next((each for each in offers.items() if each[1] not in avoid), None)
 
 
 def _not_seen_since(seen: Mapping[Worker, int], since_ns: int) -> list[Worker]:

@@ -62,7 +62,7 @@ def test_committed_ranges_are_read_back(case: tuple[int, list[Range]]) -> None:
 
 
 @given(ranges_above(), st.text(max_size=8))
-def test_foreign_bytes_behind_the_seal_change_nothing(case: tuple[int, list[Range]], garbage: str) -> None:
+def test_foreign_bytes_after_the_checksum_change_nothing(case: tuple[int, list[Range]], garbage: str) -> None:
     offset, ranges = case
     metadata = commit_metadata(offset, ranges)
     if metadata:
@@ -89,9 +89,9 @@ def test_foreign_memory_behind_metadata_of_others_is_no_ack() -> None:
     for first, second in product(range(256), b".BC\0\xff"):
         behind = bytes([first, second, *b"BC.", 0]).decode(errors="replace")
         assert start_position(2, "BB" + behind).acked == ()
-    sealed = commit_metadata(2, [(3, 4)])
-    assert start_position(2, sealed).acked == ((3, 4),)
-    assert start_position(3, sealed).acked == (), "the seal is of another offset"
+    ours = commit_metadata(2, [(3, 4)])
+    assert start_position(2, ours).acked == ((3, 4),)
+    assert start_position(3, ours).acked == (), "the checksum is of another offset"
 
 
 def test_acks_beyond_the_logs_end_are_left_out() -> None:
@@ -119,12 +119,12 @@ def test_metadata_of_others_is_not_used() -> None:
 # ---- metadata of GetOffsets and SetOffsets
 
 
-def sealed(text: str) -> str:
+def committed_at_zero(text: str) -> str:
     """Return what a gateway commits at offset 0 for ranges that this text denotes."""
     return commit_metadata(0, decode_ranges(0, text))
 
 
-BBBC = sealed("BBBC")
+BBBC = committed_at_zero("BBBC")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,9 @@ def test_metadata_of_a_caller_is_kept(text: str, kept: str) -> None:
     assert shown_metadata(0, kept)[0] == ("BBBC" if kept == BBBC else text)
 
 
-@pytest.mark.parametrize("text", [sealed("BB") + " or so", sealed("AB"), BBBC + "x", sealed("IB")])
+@pytest.mark.parametrize(
+    "text", [committed_at_zero("BB") + " or so", committed_at_zero("AB"), BBBC + "x", committed_at_zero("IB")]
+)
 def test_note_that_would_be_read_as_acks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="be read as acks"):
         metadata_to_commit(0, text, end=5)
