@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 import zlib
@@ -110,7 +111,7 @@ def restore(archive: Path, target: Path, agree: Agree = lambda _: True, on_file:
         with _open(archive) as tar:
             for member in tar:
                 if member.name in files:
-                    tar.extract(member, incoming, filter="data")
+                    _extract(tar, member, incoming)
                     on_file(member.name, member.size)
         for each in sorted(incoming.iterdir()):
             each.replace(target / each.name)
@@ -161,6 +162,19 @@ def _add_manifest(tar: tarfile.TarFile, content: dict[str, Any]) -> None:
     info = tarfile.TarInfo(MANIFEST)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Write a file below a folder, as `tarfile` does with ``filter="data"``, which Python 3.11.3 does not have."""
+    path = folder / member.name
+    data = tar.extractfile(member)
+    if data is None or not path.resolve().is_relative_to(folder.resolve()):
+        raise tarfile.TarError(f"{member.name!r} is not a file below the folder of the backup")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        shutil.copyfileobj(data, file)
+    path.chmod(member.mode & 0o755 | 0o600)
+    os.utime(path, (member.mtime, member.mtime))
 
 
 @contextmanager

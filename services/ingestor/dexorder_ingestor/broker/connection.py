@@ -128,6 +128,7 @@ class BrokerConnection:
 
     async def _stay_connected(self, dispatches: asyncio.TaskGroup) -> None:
         while not self._stopped:
+            is_refused = False
             try:
                 async with self._sockets.open() as socket, asyncio.TaskGroup() as group:
                     await socket.connected()
@@ -145,6 +146,8 @@ class BrokerConnection:
             except* HandshakeRefused as refused:
                 advice = str(refused.exceptions[0])
                 log.error("handshake with the broker failed", check=advice, broker=self._settings.broker)
+                is_refused = True
+            if is_refused:  # not in the block above, which would turn a cancellation into an exception group
                 await asyncio.sleep(_REFUSED_SECONDS)
             self._connected.clear()
             await self._on_connected(False)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
+import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from dexorder.errors import SuiteFailed
-from dexorder.supervisor.backup import Contents, backup, inspect, restore
+from dexorder.supervisor.backup import FORMAT, MANIFEST, Contents, backup, inspect, restore
 from dexorder.supervisor.prepare import suite_lock
 from dexorder_common.storage.state_checks import restore_hint
 
@@ -91,6 +95,21 @@ def test_a_restore_that_was_killed_is_repeated_and_no_other_folder_is_removed(su
     (suite / ".restoring" / "relay.db").write_bytes(b"half")
     restore(tmp_path / "b.tar.gz", suite)
     assert contents(suite) == {**FILES, "suite.lock": b""} and (beside / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["../escaped", "relay/../../../escaped"])
+def test_a_file_of_an_archive_is_written_below_the_folder_only(suite: Path, tmp_path: Path, name: str) -> None:
+    data, archive = b"from outside", tmp_path / "hostile.tar.gz"
+    manifest = {"format": FORMAT, "directory": str(suite), "files": {name: hashlib.sha256(data).hexdigest()}}
+    with tarfile.open(archive, "w:gz") as tar:
+        for member, content in ((name, data), (MANIFEST, json.dumps(manifest).encode())):
+            info = tarfile.TarInfo(member)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    shutil.rmtree(suite)
+    with pytest.raises(SuiteFailed, match="escaped"):
+        restore(archive, suite)
+    assert not list(tmp_path.rglob("escaped"))
 
 
 def test_the_folder_knows_its_newest_backup(suite: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dexorder_common.clock import SystemClock
 from dexorder_common.messaging.curve import curve_client, make_keys
@@ -136,6 +137,24 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
             await asyncio.wait_for(stage.slots.get(), 60)
         stop.set()
         await task
+
+
+async def test_a_stop_in_the_pause_after_a_refusal_ends_the_connection(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stop = asyncio.Event()
+        worker = BrokerConnection(
+            IngestorSettings(broker=stage.address, drain_seconds=0),
+            history_slots(1),
+            no_job,
+            IngestorMetrics(CollectorRegistry()),
+            SystemClock(),
+            on_connected=nothing,
+        )
+        with capture_logs() as lines:
+            task = asyncio.create_task(worker.run(stop))
+            await until(lambda: any(line["event"] == "handshake with the broker failed" for line in lines))
+            stop.set()
+            await task
 
 
 async def no_job(job: object, stop: object, fetched: object) -> None:
