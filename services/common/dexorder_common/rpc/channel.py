@@ -26,6 +26,9 @@ CLIENT_KEEPALIVE = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 """Options of every channel: detect a dead server, and reconnect soon after a restart."""
+_SYNC_OPTIONS = (*CLIENT_KEEPALIVE, ("grpc.enable_retries", 0))
+"""Options of a blocking channel. With retries, grpcio (1.76 to 1.85 at least) may lose the end of a stream that begins
+while its connection is lost: the caller then waits for ever, also after a cancellation or the deadline."""
 Option = tuple[str, Any]
 Entry = tuple[str, str]
 """Name and value of metadata."""
@@ -119,8 +122,8 @@ def open_sync_channel(
     """Return a blocking channel; see `open_channel`."""
     credentials, entry = _security(address, settings)
     if credentials:
-        return grpc.secure_channel(address, credentials, options=_merged(options))
-    channel = grpc.insecure_channel(address, options=_merged(options))
+        return grpc.secure_channel(address, credentials, options=_merged(options, _SYNC_OPTIONS))
+    channel = grpc.insecure_channel(address, options=_merged(options, _SYNC_OPTIONS))
     return grpc.intercept_channel(channel, _SyncToken(entry)) if entry else channel
 
 
@@ -148,8 +151,8 @@ def _security(address: str, settings: ChannelSettings | None) -> tuple[grpc.Chan
     return credentials, None
 
 
-def _merged(options: Sequence[Option]) -> list[Option]:
-    return list(dict((*CLIENT_KEEPALIVE, *options)).items())
+def _merged(options: Sequence[Option], defaults: Sequence[Option] = CLIENT_KEEPALIVE) -> list[Option]:
+    return list(dict((*defaults, *options)).items())
 
 
 class _EveryCall(grpc.AuthMetadataPlugin):
