@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from dexorder_common.kafka.client_errors import error_text
 from dexorder_common.kafka.client_options import LIBRDKAFKA_LOG, client_id
 from dexorder_common.kafka.member_commits import commit_now, committed, position_of, topic_ids
+from dexorder_common.kafka.renewed_admin import RenewedAdmin
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_udsource import replay
 from dexorder_udsource.config import UdsourceSettings
@@ -96,7 +97,7 @@ class TopicMonitor:
             has_plain_reads: Otherwise the commits of their group are not queried.
         """
         self._settings = settings
-        self._admin = AdminClient(client_options(settings))
+        self._admin = RenewedAdmin(client_options(settings))
         self._plain_group = GroupOffsets(settings, settings.group) if has_plain_reads else None
         self._replay_groups: dict[str, GroupOffsets] = {}  # by name, the last one used is last
         self._fetching: asyncio.Task[TopicState] | None = None
@@ -149,14 +150,17 @@ class TopicMonitor:
 
     async def _query(self) -> TopicState:
         started_s = time.monotonic()
+        admin = self._admin.client
         try:
             state = await self._fetch()
         except (KafkaException, Unavailable) as error:
+            if isinstance(error, KafkaException):
+                self._admin.renew()
             self.failure = f"Kafka at {self._settings.kafka}: {error_text(error)}"
             self._failed_s = time.monotonic()
             raise Unavailable(self.failure) from error
         finally:
-            self._admin.poll(0)  # delivers librdkafka's log lines
+            admin.poll(0)  # delivers librdkafka's log lines
             if self._fetching is asyncio.current_task():
                 self._fetching = None
         if started_s >= self._fetched_s:  # an older query must not overwrite a newer answer
@@ -172,7 +176,7 @@ class TopicMonitor:
             self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
             self._plain_commits(partitions),
             self._replay_group("").committed(partitions),
-            topic_ids(self._admin, [self._settings.topic], REQUEST_TIMEOUT_S),
+            topic_ids(self._admin.client, [self._settings.topic], REQUEST_TIMEOUT_S),
         )
         topic_id = ids.get(self._settings.topic, "")
         return TopicState(starts, ends, committed, replayed, topic_id, epochs, replayed_epochs)
@@ -187,14 +191,14 @@ class TopicMonitor:
         and with an old epoch every later query would be refused (FENCED_LEADER_EPOCH).
         """
         name = self._settings.topic
-        metadata = await asyncio.to_thread(self._admin.list_topics, name, timeout=REQUEST_TIMEOUT_S)
+        metadata = await asyncio.to_thread(self._admin.client.list_topics, name, timeout=REQUEST_TIMEOUT_S)
         topic = metadata.topics[name]
         if topic.error is not None:
             raise Unavailable(f"topic {name}: {topic.error.str()}")
         return sorted(topic.partitions)
 
     async def _watermarks(self, partitions: list[int], spec: OffsetSpec) -> Positions:
-        futures = self._admin.list_offsets(
+        futures = self._admin.client.list_offsets(
             {TopicPartition(self._settings.topic, p): spec for p in partitions},
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import structlog
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ConfigResource,
     ConfigSource,
     OffsetSpec,
@@ -29,6 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from dexorder_common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
 from dexorder_common.kafka.commits import Commit
 from dexorder_common.kafka.member_commits import commit_now, committed, metadata_of, topic_ids
+from dexorder_common.kafka.renewed_admin import RenewedAdmin
 from dexorder_common.model.errors import Exhausted, NotFound, Unavailable
 from dexorder_gateway.kafkapixy.admin_views import (
     SETTLED_STATES,
@@ -61,13 +61,13 @@ class Admin:
     """For one event loop.
 
     Args:
-        client: Shared with others.
+        admin: Shared with others.
         usable: Returns once the cluster can be used; raises Unavailable if it can't.
     """
 
-    def __init__(self, config: ClusterConfig, client: AdminClient, usable: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, config: ClusterConfig, admin: RenewedAdmin, usable: Callable[[], Awaitable[None]]) -> None:
         self._config = config
-        self._client = client
+        self._admin = admin
         self._usable = usable
         self._earliest = config.consume.new_group_start == "earliest"
         read_committed = config.consume.isolation_level == "read_committed"
@@ -91,7 +91,7 @@ class Admin:
         return await self._in_thread(partial(self._topics, with_partitions, with_config))
 
     def _topics(self, with_partitions: bool, with_config: bool) -> dict[str, TopicView]:
-        metadata: Any = self._client.list_topics(timeout=_QUERY_TIMEOUT_SECONDS)
+        metadata: Any = self._admin.client.list_topics(timeout=_QUERY_TIMEOUT_SECONDS)
         listed = {name: topic for name, topic in metadata.topics.items() if not _does_not_exist(topic.error)}
         configs = self._configs(listed) if with_config else {}
         found = {}
@@ -116,7 +116,9 @@ class Admin:
 
     async def _partitions(self, topic: str) -> tuple[PartitionView, ...]:
         try:
-            described = self._client.describe_topics(TopicCollection([topic]), request_timeout=_QUERY_TIMEOUT_SECONDS)
+            described = self._admin.client.describe_topics(
+                TopicCollection([topic]), request_timeout=_QUERY_TIMEOUT_SECONDS
+            )
             found: Any = await asyncio.wrap_future(described[topic])
         except KafkaException as error:
             raise admin_error(error.args[0], f"topic {topic!r}") from error
@@ -135,7 +137,7 @@ class Admin:
         wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         if not wanted:
             return {}
-        futures = self._client.describe_configs(wanted, request_timeout=_QUERY_TIMEOUT_SECONDS)
+        futures = self._admin.client.describe_configs(wanted, request_timeout=_QUERY_TIMEOUT_SECONDS)
         found: dict[str, Mapping[str, str] | KafkaException] = {}
         for resource, future in futures.items():
             try:
@@ -168,7 +170,7 @@ class Admin:
     async def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Return the known ids of topics; another one than before means that the topic was created again."""
         try:
-            return await topic_ids(self._client, topics, _QUERY_TIMEOUT_SECONDS)
+            return await topic_ids(self._admin.client, topics, _QUERY_TIMEOUT_SECONDS)
         except KafkaException as error:
             log.warning("could not query the ids of topics", reason=error_text(error))
             return {}
@@ -188,7 +190,9 @@ class Admin:
 
     def _list_offsets(self, places: Iterable[Place], where: Any) -> dict[TopicPartition, Future[Any]]:
         query = {TopicPartition(topic, partition): where for topic, partition in places}
-        return self._client.list_offsets(query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS)
+        return self._admin.client.list_offsets(
+            query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
+        )
 
     async def offsets(self, group: str, topic: str, time_ms: int | None = None) -> list[OffsetsView]:
         """Return every partition with the group's commit, if any; raise NotFound for an unknown topic.
@@ -261,7 +265,7 @@ class Admin:
         return {name: consumers for name, consumers in readers.items() if consumers}
 
     def _list_groups(self, *name: Any) -> list[GroupView]:
-        listed: Any = self._client.list_groups(*name, timeout=_QUERY_TIMEOUT_SECONDS)
+        listed: Any = self._admin.client.list_groups(*name, timeout=_QUERY_TIMEOUT_SECONDS)
         return [_group_view(each) for each in listed if each.protocol_type in ("", "consumer")]
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

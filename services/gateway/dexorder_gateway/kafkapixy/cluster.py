@@ -10,12 +10,12 @@ from typing import Any
 
 import structlog
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from dexorder_common.kafka.client_errors import ConnectionErrors, error_text
 from dexorder_common.kafka.commits import Commit
 from dexorder_common.kafka.new_topics import create_topics
+from dexorder_common.kafka.renewed_admin import RenewedAdmin
 from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.kafkapixy.admin import Admin
@@ -59,7 +59,7 @@ class Cluster:
         self._connection_errors = ConnectionErrors()
         self._kafka_up = metrics.kafka_up.labels(config.name)
         options: dict[str, Any] = {**client_options(config), "error_cb": self._connection_errors.note}
-        self._admin = AdminClient(options)
+        self._admin = RenewedAdmin(options)
         self.admin = Admin(config, self._admin, self.wait_until_usable)
         self._partitions: dict[str, int] = {}
         self._querying = asyncio.Lock()
@@ -114,19 +114,23 @@ class Cluster:
         if missing:
             replication = self.config.topic_replication
             new = [NewTopic(t.name, num_partitions=t.partitions, replication_factor=replication) for t in missing]
-            await create_topics(self._admin, new)
+            await create_topics(self._admin.client, new)
             self._partitions = await self._list_topics()
             if still := _missing_topics(missing, self._partitions):
                 raise Unavailable(f"topic {still[0].name} does not exist yet")
 
     async def _list_topics(self) -> dict[str, int]:
+        client = self._admin.client
         try:
-            metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_QUERY_TIMEOUT_SECONDS)
+            metadata = await asyncio.to_thread(client.list_topics, timeout=_QUERY_TIMEOUT_SECONDS)
+            if not metadata.brokers:
+                raise Unavailable("no broker answers")
+        except (KafkaException, Unavailable):
+            self._admin.renew()
+            raise
         finally:
-            self._admin.poll(0)  # delivers librdkafka's log lines and errors
+            client.poll(0)  # delivers librdkafka's log lines and errors
         self._connection_errors.clear()
-        if not metadata.brokers:
-            raise Unavailable("no broker answers")
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
     def _text(self, error: Exception) -> str:
@@ -181,7 +185,9 @@ class Cluster:
 
     async def _query_topic(self, topic: str) -> None:
         try:
-            metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_QUERY_TIMEOUT_SECONDS)
+            metadata: Any = await asyncio.to_thread(
+                self._admin.client.list_topics, topic, timeout=_QUERY_TIMEOUT_SECONDS
+            )
         except KafkaException as error:
             raise Unavailable(self._text(error)) from error
         found = metadata.topics[topic]
@@ -190,7 +196,7 @@ class Cluster:
 
     async def _prepare_keys(self) -> None:
         await self.wait_until_usable()
-        await prepare(self._admin, self.config.keys_topic, replication=self.config.topic_replication)
+        await prepare(self._admin.client, self.config.keys_topic, replication=self.config.topic_replication)
 
     def _follow_keys(self, take: Take) -> TopicReader:
         return TopicReader(self.config.keys_topic, consumer_options(self.config), take)

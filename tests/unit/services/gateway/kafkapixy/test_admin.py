@@ -56,7 +56,7 @@ def admin(client: FakeClient, failure: str | None = None) -> Admin:
         if failure:
             raise Unavailable(failure)
 
-    return Admin(ClusterConfig("c", "nowhere:1"), client, usable)  # type: ignore[arg-type]
+    return Admin(ClusterConfig("c", "nowhere:1"), SimpleNamespace(client=client), usable)  # type: ignore[arg-type]
 
 
 def listed(error: KafkaError | None = None, leader: int = 1) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
+from dexorder_common.kafka import renewed_admin
 from dexorder_common.model.errors import Unavailable
 from dexorder_gateway.kafkapixy import cluster as module
 from dexorder_gateway.kafkapixy.cluster import Cluster
@@ -67,3 +69,31 @@ async def test_a_call_waits_no_longer_than_the_limit(monkeypatch: pytest.MonkeyP
     with pytest.raises(Unavailable, match="Kafka has not answered yet"):
         await started.of.has_topic("t", 0.0)
     started.watching.cancel()
+
+
+async def test_a_query_without_an_answer_is_repeated_by_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        """Finds Kafka if it is the third one that was made."""
+
+        made = 0
+
+        def __init__(self, _: object) -> None:
+            Client.made += 1
+            self.number = Client.made
+
+        def list_topics(self, timeout: float) -> Any:
+            if self.number == 1:
+                raise KAFKA_DOWN
+            return SimpleNamespace(brokers=[1] if self.number == 3 else [], topics={})
+
+        def poll(self, _: float) -> None:
+            """Deliver nothing."""
+
+    monkeypatch.setattr(renewed_admin, "AdminClient", Client)
+    of = Cluster(ClusterConfig("c", "127.0.0.1:1", poll_seconds=0.001), KafkaMetrics(CollectorRegistry()))
+    up = asyncio.Event()
+    monkeypatch.setattr(of.consumers, "kafka_is_up", lambda is_up: up.set() if is_up else None)
+    watching = asyncio.create_task(of._watch_topics())
+    await asyncio.wait_for(up.wait(), 10)
+    assert Client.made == 3
+    watching.cancel()
