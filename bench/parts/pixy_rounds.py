@@ -12,7 +12,7 @@ from bench.parts.pixy_processes import Job, Load, Server, join
 
 KINDS = ("produce sync", "produce async", "consume auto", "consume chained")
 CALLERS = (1, 16, 64)
-MAX_CALLS_PER_SECOND = 10_000
+MAX_CALLS_PER_SECOND = 30_000
 """More than a unary reader takes; sizes the topic that is read."""
 WRITE, READ = "bench-write", "bench-read"
 
