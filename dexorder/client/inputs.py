@@ -75,6 +75,8 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
     with refused():
         seconds = parse_period(period)
         since_ns, until_ns = (moment_ns(m, f, now_ns=now_ns) for m, f in ((since, "since"), (until, "until")))
+        if until == "now" and until_ns < since_ns:
+            raise InvalidRequest(f"since {since} is in the future")
         if until_ns <= since_ns:
             raise InvalidRequest(f"until {until} is not after since {since}")
         start_ns, end_ns = floor_to_grid(since_ns, seconds), floor_to_grid(until_ns, seconds)

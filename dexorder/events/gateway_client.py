@@ -43,8 +43,10 @@ async def _channel(address: str, token: str | None = None) -> AsyncIterator[grpc
 def _translated(address: str, error: grpc.aio.AioRpcError) -> DexorderError:
     code = code_of(error)
     if is_failure(error, Failure.UNANSWERED):
+        details = details_of(error)
+        reason = "nothing listens there" if "Connection refused" in details else details
         return GatewayUnreachable(
-            f"the gateway at {address} does not answer ({details_of(error)}); start it, or give its address with "
+            f"the gateway at {address} does not answer: {reason}; start it, or give its address with "
             "--gateway or DEXORDER_GATEWAY_ADDRESS",
             code,
         )

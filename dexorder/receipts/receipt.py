@@ -138,7 +138,9 @@ class Receipt:
         try:
             return cls.parse(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise RequestRefused(f"receipt {str(path)!r} can't be read: {error}") from None
+            raise RequestRefused(
+                f"receipt {str(path)!r} can't be read: {getattr(error, 'strerror', None) or error}"
+            ) from None
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from dexorder_common.lake.catalog import CatalogSettings
 
 HOST = "127.0.0.1"
+EXCHANGES_FILE = "exchanges.yaml"
+"""Name of the suite's own copy of the exchanges file, in its folder."""
 STOP_ORDER = ("spark", "ingestor", "udsource", "gateway", "relay", "sim", "kafka")
 PARTS = ("kafka", "sim", "relay", "gateway", "udsource", "ingestor", "spark")
 STARTS_AFTER: Mapping[str, tuple[str, ...]] = {
@@ -169,7 +171,7 @@ def plan(options: SuiteOptions, *, java: Mapping[str, str]) -> list[Part]:
     """Return the parts to start, in start order. ``java`` is the environment of parts that start Java."""
     shared = {
         **({} if options.catalog else _embedded_catalog(options)),
-        "DEXORDER_EXCHANGES": str(options.directory / "exchanges.yaml"),
+        "DEXORDER_EXCHANGES": str(options.directory / EXCHANGES_FILE),
         "TMPDIR": str(options.scratch),
     }
     return [_part(name, options, shared, java) for name in options.parts]

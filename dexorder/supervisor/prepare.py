@@ -21,7 +21,7 @@ from dexorder.setup.class_archive import archive_path, ensure_once, kafka_progra
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import fetch, jar_folder
 from dexorder.setup.java import Java, ensure_java, java_env
-from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
+from dexorder.supervisor.plan import EXCHANGES_FILE, HOST, NEEDS_JAVA, OWNED, SuiteOptions
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.exchanges import exchanges_file, load_exchanges
 from dexorder_common.storage.process_lock import Locked, take_lock
@@ -167,7 +167,7 @@ def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
     venues = content["exchanges"]
     for name in [name for name in venues if name.startswith(SIM_VENUES)]:
         venues[name] = {**venues[name], "rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
-    (options.directory / "exchanges.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (options.directory / EXCHANGES_FILE).write_text(yaml.safe_dump(content, sort_keys=False))
 
 
 def make_jwt_keys(options: SuiteOptions) -> None:

@@ -104,7 +104,10 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
         raise ValueError("TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD")
     first = next((n for n, word in enumerate(words) if _is_period(word)), len(words) - 1)
     given, periods = tuple(dict.fromkeys(words[:first])), tuple(dict.fromkeys(words[first:]))
-    if others := [word for word in periods[:-1] if not _is_period(word)]:
+    if "." in periods[0]:
+        raise ValueError(f"a period is missing after {words[-1]}, for example 1h")
+    # The last word may be a misspelt period, which is refused as such.
+    if others := [word for word in periods[1:] if "." in word or not (_is_period(word) or word == periods[-1])]:
         raise ValueError(f"{others[0]!r} comes after a period; write the tickers first, then the periods")
     if file is None:
         if not given:
@@ -113,7 +116,7 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--file {file} can't be read: {error}") from None
+        raise ValueError(f"--file {file} can't be read: {getattr(error, 'strerror', None) or error}") from None
     tickers = tuple(dict.fromkeys((*given, *parse_tickers(text))))
     if not tickers:
         raise ValueError(f"--file {file} contains no tickers; write one per line, for example BTC/USDT.BINANCE")

@@ -34,6 +34,7 @@ _RESULT: dict[str, Callable[[Ended], Any]] = {
     "empty_periods": lambda ended: ended.record.empty_periods,
     "missing": lambda ended: [range_json(span) for span in ended.record.missing],
     "provisional": lambda ended: [range_json(span) for span in ended.record.provisional],
+    "answered_until": lambda ended: ended.record.as_json()["answered_until"],
     "snapshot_id": lambda ended: id_json(ended.record.snapshot_id),
     "table": lambda ended: ended.notification.table,
     "topic": lambda ended: ended.notification.topic,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import typer
 
 from dexorder.cli.suite.findings import Finding
 from dexorder.client.blocking import Client
 from dexorder.errors import DexorderError, HistoryError, HistoryNotFound, RelayUnreachable, VenueUnknown
+from dexorder.supervisor.plan import EXCHANGES_FILE
+from dexorder.supervisor.state import find_directory, running_suite
 from dexorder_common.config import read_settings
 from dexorder_common.exchanges import Exchange, load_exchanges
 from dexorder_common.model.coverage import Coverage, CoverageKind
@@ -36,15 +39,8 @@ _KINDS = {
 
 def findings(exchange: str, ticker: str | None, day: str | None, relay: str | None, now_ns: int) -> Iterator[Finding]:
     """Yield the rules, then the measurement."""
-    venue, dialect = _known(exchange)
+    venue, dialect = _known(exchange, relay)
     yield from rules(dialect)
-    if venue is None:
-        yield Finding(
-            "measured",
-            False,
-            f"no venue of the exchanges file is {exchange}; start a suite with one (`up --exchanges`)",
-        )
-        return
     start_ns = now_ns // DAY_NS * DAY_NS - DAY_NS if day is None else parse_time(day, "--day") // DAY_NS * DAY_NS
     span = TimeRange(start_ns, start_ns + DAY_NS)
     if span.end_ns > now_ns:
@@ -53,7 +49,9 @@ def findings(exchange: str, ticker: str | None, day: str | None, relay: str | No
         with Client(relay) as client:
             yield from _measured(client, ticker or _market(client.markets(venue)), span)
     except (RelayUnreachable, VenueUnknown) as error:
-        yield Finding("measured", False, f"{error}; a suite that serves {venue} is needed")
+        yield Finding(
+            "measured", False, f"{error}; start a suite that serves {exchange}: `dexorder up --exchanges FILE`"
+        )
 
 
 def rules(dialect: Dialect) -> Iterator[Finding]:
@@ -65,16 +63,28 @@ def rules(dialect: Dialect) -> Iterator[Finding]:
         rule = "a minute is absent if the exchange's coarser candles add up without it, or enough answers agree"
     else:
         rule = "a minute is absent if enough answers agree; its coarser candles are not known to be checksums"
-    yield Finding("absences", True, f"{rule}; one that is young stays provisional and is queried again for a day")
-    yield Finding("trades", True, f"{trades.rule.value}: proven is that {trades.rule.proves}")
+    yield Finding("absences", True, f"{rule}; a recent absence is provisional, and is queried again for a day")
+    yield Finding("trades", True, f"{trades.rule.value}; this proves: {trades.rule.proves}")
 
 
-def _known(exchange: str) -> tuple[str | None, Dialect]:
-    """Return the venue of an exchange, if the exchanges file has one, and its dialect."""
+def _exchanges_file(relay: str | None) -> Path:
+    """Return the file of the suite that runs here, else the one in the settings."""
     from dexorder_relay.config import RelaySettings
 
+    directory = find_directory(None, relay)
+    if directory is not None and running_suite(directory) is not None:
+        return directory / EXCHANGES_FILE
+    return read_settings(RelaySettings).exchanges
+
+
+def _known(exchange: str, relay: str | None) -> tuple[str, Dialect]:
+    """Return the venue of an exchange and its dialect.
+
+    The venue is that of the exchanges file. A relay on another machine may have another file: the venue of an exchange
+    of ccxt that this file lacks is its name in capitals, as in the shipped files.
+    """
     try:
-        venues: Mapping[str, Exchange] = load_exchanges(read_settings(RelaySettings).exchanges)
+        venues: Mapping[str, Exchange] = load_exchanges(_exchanges_file(relay))
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"--exchange: the exchanges file can't be read: {error}") from None
     named = venues.get(exchange.upper())
@@ -89,7 +99,7 @@ def _known(exchange: str) -> tuple[str | None, Dialect]:
             raise typer.BadParameter(
                 f"--exchange: {exchange!r} is neither an exchange of ccxt nor a venue of the exchanges file ({listed})"
             ) from None
-    return venue, dialect_of(exchange)
+    return venue or exchange.upper(), dialect_of(exchange)
 
 
 def _market(listed: InstrumentList) -> str:

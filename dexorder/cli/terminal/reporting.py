@@ -62,8 +62,12 @@ _TYPES = {
 """Python's names of types, which Typer shows in the help, and words for them. Arguments have their own names."""
 
 
+_SUMMARY = 200
+"""Longest summary of a command in a list, in characters."""
+
+
 class WithoutPythonsTypes(TyperGroup):
-    """Group of commands. Their help shows words instead of Python's types."""
+    """Group of commands. Their help shows words instead of Python's types, and whole summaries."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command that describes the types of its parameters in words."""
@@ -71,6 +75,14 @@ class WithoutPythonsTypes(TyperGroup):
         for each in getattr(command, "params", ()):
             each.display_type_rich = partial(_described, each)
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with its summary, wrapped at the terminal's width; Typer cuts the summary there."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(_SUMMARY)) for name, each in commands if not each.hidden]
+            )
 
 
 def _described(parameter: Any, ctx: Any) -> str:
@@ -149,7 +161,7 @@ def _refusal_of(error: Exception) -> str | None:
     context = getattr(error, "ctx", None)
     if context is None or not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
         return None
-    reason = " ".join(error.format_message().split()).removesuffix(".")
+    reason = " ".join(error.format_message().split()).removesuffix(".").removeprefix("Invalid value: ")
     return f"{reason}; see `{context.command_path} --help`"
 
 

@@ -108,7 +108,7 @@ def serve(
     from dexorder.udf import servers
 
     if name not in FUNCTIONS:
-        raise RequestRefused(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}')
+        raise RequestRefused(f"{name!r} is not one of the functions {', '.join(FUNCTIONS)}")
     if socket and grpc:
         raise RequestRefused("give one of --stdio, --socket and --grpc")
     if socket:
@@ -150,7 +150,9 @@ def _spec(name: str, prog: str, socket: str, grpc: str, options: Sequence[str], 
     words = shlex.split(prog)
     if name:
         if name not in FUNCTIONS:
-            raise RequestRefused(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}; for yours use --prog')
+            raise RequestRefused(
+                f"{name!r} is not one of the functions {', '.join(FUNCTIONS)}; for another one use --prog"
+            )
         if prog or socket or grpc:
             raise RequestRefused("give a function's name or one of --prog, --socket and --grpc")
         words = [sys.executable, "-m", "dexorder.udf.functions", name]

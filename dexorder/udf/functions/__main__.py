@@ -10,5 +10,5 @@ from dexorder.udf.functions import FUNCTIONS
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in FUNCTIONS:
-        sys.exit(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}')
+        sys.exit(f"{name!r} is not one of the functions {', '.join(FUNCTIONS)}")
     serve(FUNCTIONS[name])

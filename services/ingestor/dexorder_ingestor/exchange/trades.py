@@ -118,9 +118,9 @@ class TradeRule(Enum):
 
 _PROVES = {
     TradeRule.NUMBERS: "no number is missing, and a later one exists",
-    TradeRule.TWO_SOURCES_IN_ORDER: "socket and REST, or two different answers, have the same; "
-    "open and close are right within a millisecond too",
-    TradeRule.TWO_SOURCES: "socket and REST, or two different answers, have the same",
+    TradeRule.TWO_SOURCES_IN_ORDER: "socket and REST, or two different answers, have the same trades; "
+    "open and close are right within a millisecond, too",
+    TradeRule.TWO_SOURCES: "socket and REST, or two different answers, have the same trades",
     TradeRule.LIVE_ONLY: "nothing; trades are not stored",
 }
 

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import Result
 
 from dexorder.cli.rows import sinks
+from dexorder_common.model.times import iso
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER, Warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended
@@ -59,6 +60,7 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
         "empty_periods",
         "missing",
         "provisional",
+        "answered_until",
         "snapshot_id",
         "table",
         "topic",
@@ -328,6 +330,9 @@ def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_di
         ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "require a single ticker"),
         (["1m", "1h", *ASKED[3:]], "1m and 1h are periods; write the tickers before them"),
         (["1m", TICKER, "1h", *ASKED[3:]], "'BTC/USDT.SIM' comes after a period"),
+        (["1h", TICKER, *ASKED[3:]], "'BTC/USDT.SIM' comes after a period"),
+        ([TICKER, "1h", "1x", *ASKED[3:]], "period '1x' is not one of"),
+        ([TICKER, "ETH/USDT.SIM", *ASKED[3:]], "a period is missing after ETH/USDT.SIM, for example 1h"),
         ([*ASKED[1:], "--plot", "nowhere/chart.html"], "nowhere does not exist; create it first"),
     ],
 )
@@ -376,15 +381,19 @@ def test_run_of_a_market_that_was_delisted_meanwhile_is_resumed(fake: FakeRelay,
 
 
 def test_end_in_the_future_is_the_last_closed_candle(fake: FakeRelay) -> None:
-    result = dexorder("history", TICKER, "1d", "--since", "-3d", "--until", "2090-01-01")
+    fake.ends = ended(Notify.ERROR, error_message="gave up")
+    result = dexorder("history", TICKER, "1d", "--since", "-3d", "--until", "2090-01-01", "--json")
     assert "--until 2090-01-01 is in the future: the answer ends at " in result.stderr
     (request,) = fake.submitted
     day_ns = 24 * HOUR_NS
     assert request.end_time == time.time_ns() // day_ns * day_ns
     assert request.end_time - request.start_time == 3 * day_ns
+    assert json.loads(result.stdout)["answered_until"] == iso(request.end_time)
 
 
 def test_range_in_the_future_is_refused(fake: FakeRelay) -> None:
     result = dexorder("history", TICKER, "1h", "--since", "2090-01-01", "--until", "2090-01-02")
     assert result.exit_code == 2 and "no 1h candle from there on is closed yet" in result.stderr
+    result = dexorder("history", TICKER, "1h", "--since", "2090-01-01")
+    assert (result.exit_code, result.stderr) == (2, "dexorder: since 2090-01-01 is in the future\n")
     assert not fake.submitted

@@ -67,12 +67,12 @@ def test_batches_need_a_window() -> None:
     ("arguments", "words"),
     [
         (("run", "--prog", f"{AGENT} average", "--option", "sise=2"), 'has no option "sise"; its options: size'),
-        (("run", "nothing"), 'no function "nothing"; the functions: moving_average, ema'),
+        (("run", "nothing"), "'nothing' is not one of the functions moving_average, ema"),
         (("run",), "give a function's name, --prog, --socket or --grpc"),
         (("run", "ema", "--prog", "x"), "give a function's name or one of"),
         (("run", "ema", "--window", "x"), "--window: 'x' is not a duration"),
         (("run", "ema", "--option", "field=price"), 'the point has no field "price"; its fields: close, value'),
-        (("serve", "nothing"), 'no function "nothing"'),
+        (("serve", "nothing"), "'nothing' is not one of the functions"),
         (("serve", "ema", "--socket", "/no/such/folder/x"), "socket /no/such/folder/x"),
     ],
 )

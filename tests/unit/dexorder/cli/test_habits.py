@@ -137,7 +137,10 @@ def test_an_error_is_a_line_on_stderr_and_json_where_it_was_asked_for(
         (f"read {TICKER} 1h --bogus", "No such option: --bogus"),
         ("reed", "No such command 'reed'"),
         ("requests list --limit none", "Invalid value for '--limit' / '-n'"),
-        ("history", "TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD; see `dex"),
+        (
+            "history",
+            "dexorder: TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD; see `dex",
+        ),
         ("events list --status lost", "--status: 'lost' is not a status"),
         ("events send alice ORDER_FILLED {", "payload is not JSON"),
         ("events send alice ORDER_FILLED []", "payload is a list; a dict or a payload message is accepted"),
@@ -255,3 +258,5 @@ def test_help_takes_the_width_of_the_terminal() -> None:
     wide, narrow = lines(200), lines(60)
     assert any(line.endswith("its settings are in the environment (docs/settings.md).") for line in wide)
     assert max(map(len, wide)) <= 120 and max(map(len, narrow)) <= 60
+    whole = [" ".join(" ".join(each).split()) for each in (wide, narrow)]
+    assert whole[0] == whole[1], "a summary is wrapped, not cut"

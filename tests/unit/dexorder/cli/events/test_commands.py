@@ -249,4 +249,4 @@ def test_list_reads_all_pages(gateway: FakeGateway) -> None:
 def test_unreachable_gateway_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("show", "bot", "e1", "--gateway", "127.0.0.1:1")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
-    assert "the gateway at 127.0.0.1:1 does not answer" in result.stderr
+    assert "the gateway at 127.0.0.1:1 does not answer: nothing listens there; start it, or give" in result.stderr

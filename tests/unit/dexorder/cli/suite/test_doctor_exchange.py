@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ import typer
 from dexorder.cli.suite import doctor_exchange
 from dexorder.cli.suite.doctor_exchange import findings, rules
 from dexorder.cli.suite.findings import Finding
-from dexorder.errors import HistoryFailed, HistoryNotFound, RelayUnreachable
+from dexorder.errors import HistoryFailed, HistoryNotFound, RelayUnreachable, VenueUnknown
+from dexorder.supervisor.plan import EXCHANGES_FILE
+from dexorder.supervisor.state import SuiteState, register, write_state
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange, VerificationResult
 from dexorder_common.model.instrument import InstrumentList, ListedInstrument
 from dexorder_common.model.proof import Proof, ProofKind, encode_proofs
@@ -46,8 +50,8 @@ def test_each_exchange_gets_a_rule_by_what_is_known(ccxt_id: str, absences: str,
 class Scripted:
     """A client whose exchange has a day with two empty minutes."""
 
-    def __init__(self, differing: int = 0, error: Exception | None = None) -> None:
-        self.differing, self.error = differing, error
+    def __init__(self, differing: int = 0, error: Exception | None = None, venues: tuple[str, ...] = ("SIM",)) -> None:
+        self.differing, self.error, self.venues = differing, error, venues
         self.asked = list[Any]()
 
     def __call__(self, relay: str | None) -> Scripted:
@@ -60,6 +64,8 @@ class Scripted:
         pass
 
     def markets(self, venue: str) -> InstrumentList:
+        if venue not in self.venues:
+            raise VenueUnknown(f"venue {venue!r} is unknown")
         tickers = ((f"AAA/USDT.{venue}", True), (f"BTC/USDT.{venue}", True), (f"BTC/EUR.{venue}", False))
         return InstrumentList(venue, tuple(ListedInstrument(*each) for each in tickers), 0)
 
@@ -110,11 +116,27 @@ def test_what_could_not_be_measured_is_a_fault_and_says_why(monkeypatch: pytest.
     assert not measured(monkeypatch, Scripted(error=HistoryFailed("2 ranges are missing", record)))["history"].ok
     assert measured(monkeypatch, Scripted(error=HistoryNotFound("empty", record)))["history"].ok
     assert (
-        "a suite that serves SIM" in measured(monkeypatch, Scripted(error=RelayUnreachable("gone")))["measured"].detail
+        "start a suite that serves SIM"
+        in measured(monkeypatch, Scripted(error=RelayUnreachable("gone")))["measured"].detail
     )
     assert not measured(monkeypatch, Scripted(), "bybit")["measured"].ok, (
         "its rules are told, and that it is not served"
     )
+
+
+def test_an_exchange_of_the_running_suite_is_measured_whatever_the_settings_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("DEXORDER_DIR", "DEXORDER_RELAY", "DEXORDER_EXCHANGES"):
+        monkeypatch.delenv(name, raising=False)
+    client = Scripted(venues=("MY_BYBIT", "OKX"))
+    assert measured(monkeypatch, client, "okx")["history"].ok, "a relay elsewhere, whose file is not here"
+    (tmp_path / EXCHANGES_FILE).write_text("exchanges:\n  MY_BYBIT: {ccxt: bybit}\n")
+    write_state(tmp_path, SuiteState(os.getpid(), "now", "127.0.0.1:50051", {}))
+    register(50_051, tmp_path)
+    assert measured(monkeypatch, client, "bybit")["history"].ok
+    assert [each[0] for each in client.asked] == ["BTC/USDT.OKX", "BTC/USDT.MY_BYBIT"]
 
 
 def test_bad_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
