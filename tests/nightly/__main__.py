@@ -69,11 +69,11 @@ class Part:
 PARTS = (
     Part("campaigns", 6_300, "-m 'nightly and not soak'"),
     Part(
-        "native-transport",
+        "grpcio-transport",
         900,
         f"-m '{GATE}' tests/conformance tests/unit/services/common/rpc tests/integration/services/udsource "
         "tests/integration/services/gateway",
-        environment=dict.fromkeys(("DEXORDER_GATEWAY_TRANSPORT", "DEXORDER_UDSOURCE_TRANSPORT", "TRANSPORT"), "native"),
+        environment=dict.fromkeys(("DEXORDER_GATEWAY_TRANSPORT", "DEXORDER_UDSOURCE_TRANSPORT", "TRANSPORT"), "grpcio"),
     ),
     Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
     Part(

@@ -30,6 +30,8 @@ class GatewaySettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50053"
     """host:port of the gRPC server; port 0 takes a free one."""
+    transport: Literal["auto", "grpcio", "native"] = "auto"
+    """Transport of the gRPC server; auto takes native where the package dexorder_http2 is installed, else grpcio."""
     unix: Path | None = None
     """Unix socket to serve as well; empty means none."""
     http_listen: str = ""

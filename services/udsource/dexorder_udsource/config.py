@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -28,6 +28,8 @@ class UdsourceSettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50052"
     """host:port of the gRPC server; port 0 takes a free one."""
+    transport: Literal["auto", "grpcio", "native"] = "auto"
+    """Transport of the gRPC server; auto takes native where the package dexorder_http2 is installed, else grpcio."""
     metrics_listen: str = "127.0.0.1:9467"
     """host:port of the Prometheus endpoint; empty serves none."""
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)

@@ -32,7 +32,7 @@ from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.proxies import parse_networks
 from dexorder_common.rpc.identity import SERVER_INFO, Admission, Role, read_callers
-from dexorder_common.rpc.native.start import bind_native, native_server
+from dexorder_common.rpc.native.start import bind_native, is_usable, native_server
 from dexorder_common.rpc.policy import Admit, InternalText
 from dexorder_common.rpc.server_info import add_server_info
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor
@@ -182,7 +182,8 @@ async def grpc_server(
             endpoint = metrics_endpoint(settings.metrics_listen, registry, running.is_serving)
             metrics_address = stack.enter_context(endpoint)
         await server.start()
-        log.info("listening", address=running.address, metrics=metrics_address or None, transport=settings.transport)
+        transport = "grpcio" if isinstance(server, grpc.aio.Server) else "native"
+        log.info("listening", address=running.address, metrics=metrics_address or None, transport=transport)
         try:
             yield running
         finally:
@@ -193,7 +194,7 @@ async def grpc_server(
 def _server(settings: ServiceSettings, interceptors: Sequence[Any], options: Sequence[tuple[str, Any]]) -> Any:
     """Return the server of the transport that the settings name."""
     given, size = [*KEEPALIVE, *IDLE, *BACKLOG, *options], settings.max_message_bytes
-    if settings.transport == "native":
+    if settings.transport == "native" or (settings.transport == "auto" and is_usable()):
         return native_server(interceptors, size, dict(given))
     sizes = (("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size))
     return grpc.aio.server(interceptors=interceptors, options=[*given, *sizes, ("grpc.so_reuseport", 0)])

@@ -30,8 +30,9 @@ class ServiceSettings(BaseSettings):
     """Time, in seconds, after SIGTERM in which health says NOT_SERVING and every call is still served."""
     keep_alive_seconds: float = Field(default=KEEP_ALIVE_SECONDS, ge=0.01, le=KEEP_ALIVE_SECONDS)
     """Longest time, in seconds, in which an endless stream sends nothing; less than the idle timeout of any proxy."""
-    transport: Literal["grpcio", "native"] = "grpcio"
-    """Transport of the gRPC server; native needs the package dexorder_http2 (docs/transports.md)."""
+    transport: Literal["auto", "grpcio", "native"] = "grpcio"
+    """Transport of the gRPC server: native needs the package dexorder_http2, auto takes it where it is installed
+    (docs/transports.md)."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     """Largest gRPC message accepted, in bytes."""
     tls_certificate: Path | None = None

@@ -6,17 +6,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from dexorder_common.config import BadSettings
 from dexorder_common.packages import install_command
 
 if TYPE_CHECKING:
     from dexorder_common.rpc.native.server import NativeServer
 
+log = structlog.get_logger(__name__)
 _MISSING = (
     "transport 'native' needs the package dexorder_http2, which is not installed: `make setup` builds it where "
     "cargo is, and images have it; with a wheel of it: {command}"
 )
 _OLD = "transport 'native' needs a newer package dexorder_http2: `make setup` builds it where cargo is, or {command}"
+
+
+def is_usable() -> bool:
+    """Return whether the package is installed and fits; log a warning if it is too old."""
+    try:
+        import dexorder_common.rpc.native.server  # noqa: F401
+    except ImportError as error:
+        if error.name != "dexorder_http2":
+            raise
+        if not isinstance(error, ModuleNotFoundError):
+            log.warning("dexorder_http2 is too old, grpcio serves", command=install_command("fast"))
+        return False
+    return True
 
 
 def native_server(interceptors: Sequence[Any], max_message_bytes: int, options: Mapping[str, Any]) -> NativeServer:
