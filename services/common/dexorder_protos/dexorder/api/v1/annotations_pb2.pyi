@@ -66,9 +66,9 @@ class FieldRules(_message.Message):
     max: _builtins.int
     """Largest number."""
     max_length: _builtins.int
-    """Most characters of a text, or of each text of a list."""
+    """Largest number of characters in a text, or in each text of a list."""
     max_items: _builtins.int
-    """Most entries of a list."""
+    """Largest number of entries in a list."""
     known: _builtins.bool
     """An enum must have a value that the server knows."""
     def __init__(

@@ -53,7 +53,7 @@ class Cursor(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.str
-    """Id of the log: another one for another file; copies of a file keep it."""
+    """Id of the log, different for each file; a copy of a file keeps it."""
     sequence: _builtins.int
     """Sequence of the last event received; 0 for none."""
     def __init__(
@@ -82,12 +82,13 @@ class WatchEventsRequest(_message.Message):
     client_name: _builtins.str
     """Name of the client for logs, for example "desktop"."""
     max_events: _builtins.int
-    """Most events in a response, which has at most about 1 MiB; 0 for one event, in `event`. With a number, events come in
-    `events`, without title and body: for a client that reads the payloads itself and wants many events per second.
+    """Largest number of events in a response, which has at most about 1 MiB. 0 sends one event at a time, in `event`. Any
+    other number sends them in `events`, without title and body, for clients that read the payloads themselves and need
+    many events per second.
     """
     @_builtins.property
     def cursor(self) -> Global___Cursor:
-        """Position of the last event received; absent to start with the events that still wait."""
+        """Position of the last event received; absent to start with the events that still wait for delivery."""
 
     def __init__(
         self,
@@ -116,14 +117,16 @@ class WatchEventsResponse(_message.Message):
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     keep_alive: _builtins.bool
-    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one."""
+    """Nothing has happened for a while. The message shows that the stream is alive."""
     @_builtins.property
     def opened(self) -> Global___Opened:
         """The session is open and continues from its cursor."""
 
     @_builtins.property
     def reset(self) -> Global___Opened:
-        """The cursor is of another log, its event is not stored, or events after it were deleted: all stored events follow."""
+        """The cursor belongs to another log, its event is not stored, or events after it were deleted: all stored events
+        follow.
+        """
 
     @_builtins.property
     def event(self) -> Global___SessionEvent:
@@ -278,7 +281,7 @@ class PublishRequest(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _user_events_pb2.UserEvent:
-        """As on port 5571."""
+        """Event, as on port 5571."""
 
     def __init__(
         self,
@@ -295,14 +298,14 @@ Global___PublishRequest: _TypeAlias = PublishRequest  # noqa: Y015
 
 @_typing.final
 class PublishResponse(_message.Message):
-    """Present state of the event."""
+    """Current state of the event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ACK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ack(self) -> _user_events_pb2.EventAck:
-        """As on port 5571."""
+        """Ack, as on port 5571."""
 
     def __init__(
         self,
@@ -326,7 +329,7 @@ class PublishManyRequest(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _user_events_pb2.UserEvent:
-        """As on port 5571."""
+        """Event, as on port 5571."""
 
     def __init__(
         self,
@@ -350,12 +353,10 @@ class PublishManyResponse(_message.Message):
     ACK_FIELD_NUMBER: _builtins.int
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     keep_alive: _builtins.bool
-    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. ack is not
-    set then.
-    """
+    """Nothing has happened for a while. The message shows that the stream is alive; `ack` is not set."""
     @_builtins.property
     def ack(self) -> _user_events_pb2.EventAck:
-        """As on port 5571."""
+        """Ack, as on port 5571."""
 
     def __init__(
         self,
@@ -439,9 +440,9 @@ class ListEventsRequest(_message.Message):
     status: _user_events_pb2.AckStatus.ValueType
     """Status; absent for all."""
     page_size: _builtins.int
-    """Events in a page, 1 to 1000; 100 when 0."""
+    """Events in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -470,10 +471,10 @@ class ListEventsResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___EventRecord]:
-        """Newest first."""
+        """Events, newest first."""
 
     def __init__(
         self,
@@ -513,11 +514,11 @@ class EventRecord(_message.Message):
     delivered_via: _user_events_pb2.ChannelType.ValueType
     """Channel of the delivery, if the event was delivered."""
     error_message: _builtins.str
-    """Reason of a failure; never contains a token, address or chat id."""
+    """Reason for a failure; never contains a token, address or chat id."""
     completed_ms: _builtins.int
     """Time of the final status, milliseconds since the epoch; absent while queued."""
     seen_ms: _builtins.int
-    """Time at which the user saw the event, milliseconds since the epoch; absent if there is none."""
+    """Time at which the user saw the event, milliseconds since the epoch; absent if the user has not seen it."""
     @_builtins.property
     def event(self) -> _user_events_pb2.UserEvent:
         """The event as it was sent."""
@@ -646,7 +647,7 @@ class Contacts(_message.Message):
 
     @_builtins.property
     def quiet_hours(self) -> Global___QuietHours:
-        """Time in which events that are not CRITICAL are only shown in sessions; absent for never."""
+        """Time in which events that are not CRITICAL are only shown in sessions; absent for no quiet hours."""
 
     def __init__(
         self,
@@ -737,7 +738,7 @@ class GetContactsRequest(_message.Message):
 
     USER_ID_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
-    """Empty for the JWT's own user."""
+    """User; empty for the JWT's own user."""
     def __init__(
         self,
         *,
@@ -784,10 +785,10 @@ class SetContactsRequest(_message.Message):
     USER_ID_FIELD_NUMBER: _builtins.int
     CONTACTS_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
-    """Empty for the JWT's own user."""
+    """User; empty for the JWT's own user."""
     @_builtins.property
     def contacts(self) -> Global___Contacts:
-        """All contacts; `***` keeps a present secret."""
+        """All contacts; `***` keeps the current secret."""
 
     def __init__(
         self,
@@ -830,9 +831,9 @@ class ReportPresenceRequest(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     ACTIVE_SECONDS_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
-    """User that is active."""
+    """User who is active."""
     channel: _user_events_pb2.ChannelType.ValueType
-    """Channel outside of sessions, whose presence the gateway observes itself."""
+    """Channel other than a session; the gateway observes sessions itself."""
     active_seconds: _builtins.int
     """Duration from now, in seconds, up to 30 days; 0 ends the activity."""
     def __init__(

@@ -54,8 +54,8 @@ class EventServiceServicer:
     def WatchEvents(self, request, context):
         """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
-        The first response is opened or reset. Without a cursor the session starts with the events that still wait.
-        A cursor acknowledges every event up to it, as Ack with RECEIVED would.
+        The first response is `opened` or `reset`. Without a cursor, the session starts with the events that still wait for
+        delivery. A cursor acknowledges every event up to it, like AckEvent with RECEIVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,14 +175,15 @@ class EventPublisherServiceServicer:
     """
 
     def Publish(self, request, context):
-        """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk.
+        """Accept one event. The ack has its current state; QUEUED and DELIVERED are returned after it is on disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishMany(self, request_iterator, context):
-        """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one.
+        """Accept many events. Each event gets an ack with its current state and, unless that is final, a second ack with the
+        final state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,8 +36,8 @@ class EventServiceStub:
     WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
     """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
-    The first response is opened or reset. Without a cursor the session starts with the events that still wait.
-    A cursor acknowledges every event up to it, as Ack with RECEIVED would.
+    The first response is `opened` or `reset`. Without a cursor, the session starts with the events that still wait for
+    delivery. A cursor acknowledges every event up to it, like AckEvent with RECEIVED.
     """
     AckEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.AckEventRequest, _event_service_pb2.AckEventResponse]
     """Acknowledge that an event was received or seen."""
@@ -50,8 +50,8 @@ class EventServiceAsyncStub(EventServiceStub):
     WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
-    The first response is opened or reset. Without a cursor the session starts with the events that still wait.
-    A cursor acknowledges every event up to it, as Ack with RECEIVED would.
+    The first response is `opened` or `reset`. Without a cursor, the session starts with the events that still wait for
+    delivery. A cursor acknowledges every event up to it, like AckEvent with RECEIVED.
     """
     AckEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.AckEventRequest, _event_service_pb2.AckEventResponse]  # type: ignore[assignment]
     """Acknowledge that an event was received or seen."""
@@ -67,8 +67,8 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_event_service_pb2.WatchEventsResponse], _abc.AsyncIterator[_event_service_pb2.WatchEventsResponse]]:
         """Stream the events for this user's sessions after a cursor, in order, until the JWT expires.
 
-        The first response is opened or reset. Without a cursor the session starts with the events that still wait.
-        A cursor acknowledges every event up to it, as Ack with RECEIVED would.
+        The first response is `opened` or `reset`. Without a cursor, the session starts with the events that still wait for
+        delivery. A cursor acknowledges every event up to it, like AckEvent with RECEIVED.
         """
 
     @_abc_1.abstractmethod
@@ -89,9 +89,11 @@ class EventPublisherServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EventPublisherServiceAsyncStub: ...
     Publish: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.PublishRequest, _event_service_pb2.PublishResponse]
-    """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
+    """Accept one event. The ack has its current state; QUEUED and DELIVERED are returned after it is on disk."""
     PublishMany: _grpc.StreamStreamMultiCallable[_event_service_pb2.PublishManyRequest, _event_service_pb2.PublishManyResponse]
-    """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
+    """Accept many events. Each event gets an ack with its current state and, unless that is final, a second ack with the
+    final state.
+    """
 
 @_typing.type_check_only
 class EventPublisherServiceAsyncStub(EventPublisherServiceStub):
@@ -99,9 +101,11 @@ class EventPublisherServiceAsyncStub(EventPublisherServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Publish: _aio.UnaryUnaryMultiCallable[_event_service_pb2.PublishRequest, _event_service_pb2.PublishResponse]  # type: ignore[assignment]
-    """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
+    """Accept one event. The ack has its current state; QUEUED and DELIVERED are returned after it is on disk."""
     PublishMany: _aio.StreamStreamMultiCallable[_event_service_pb2.PublishManyRequest, _event_service_pb2.PublishManyResponse]  # type: ignore[assignment]
-    """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
+    """Accept many events. Each event gets an ack with its current state and, unless that is final, a second ack with the
+    final state.
+    """
 
 class EventPublisherServiceServicer(metaclass=_abc_1.ABCMeta):
     """Publishes events of services that do not use ZMQ. The caller must have an entry in the containers file."""
@@ -112,7 +116,7 @@ class EventPublisherServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.PublishRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.PublishResponse, _abc.Awaitable[_event_service_pb2.PublishResponse]]:
-        """Accept one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk."""
+        """Accept one event. The ack has its current state; QUEUED and DELIVERED are returned after it is on disk."""
 
     @_abc_1.abstractmethod
     def PublishMany(
@@ -120,7 +124,9 @@ class EventPublisherServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_event_service_pb2.PublishManyRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_event_service_pb2.PublishManyResponse], _abc.AsyncIterator[_event_service_pb2.PublishManyResponse]]:
-        """Accept many events. Each gets an ack with its present state and, unless that is final, another with the final one."""
+        """Accept many events. Each event gets an ack with its current state and, unless that is final, a second ack with the
+        final state.
+        """
 
 def add_EventPublisherServiceServicer_to_server(servicer: EventPublisherServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

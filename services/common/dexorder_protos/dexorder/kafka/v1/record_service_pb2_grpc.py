@@ -49,8 +49,8 @@ class RecordServiceServicer:
     def ProduceMany(self, request, context):
         """Write records to one topic. Records of a key keep the order of the request.
 
-        The answer comes after all in-sync replicas have every record but the refused ones. After an error any of them may
-        have been written. A repeated call writes them again; a call that a proxy repeats is ABORTED.
+        The call is answered after all in-sync replicas have every record that is not refused. After an error, any of the
+        records may have been written. A repeated call writes the records again; a call that a proxy repeats is ABORTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,7 +27,7 @@ class FundingRates(_message.Message):
     RATES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___FundingRate]:
-        """Rates of one ticker, by time: all that the page's range has."""
+        """All rates of one ticker in the page's range, by time."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ Global___FundingRates: _TypeAlias = FundingRates  # noqa: Y015
 
 @_typing.final
 class FundingRate(_message.Message):
-    """What one side of a perpetual future paid the other at one moment."""
+    """Payment between the two sides of a perpetual future at one moment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -55,11 +55,11 @@ class FundingRate(_message.Message):
     funding_time_ns: _builtins.int
     """Time of the payment, nanoseconds since the epoch."""
     rate: _builtins.float
-    """Part of the position's value that longs paid to shorts; negative if shorts paid."""
+    """Fraction of the position's value that longs paid to shorts; negative if shorts paid."""
     mark_price: _builtins.float
-    """Price at which positions were valued, in units of the quote currency, where the exchange gives it."""
+    """Price at which positions were valued, in units of the quote currency; absent if the exchange does not state it."""
     interval_seconds: _builtins.int
-    """Time since the payment before, in seconds; absent if that payment is not known, as before the first one."""
+    """Time since the previous payment, in seconds; absent if that payment is unknown."""
     def __init__(
         self,
         *,

@@ -46,14 +46,16 @@ Global___Trades: _TypeAlias = Trades  # noqa: Y015
 
 @_typing.final
 class JoinedRecords(_message.Message):
-    """Value of a record on topic dexorder.ticks whose header dx-kind is joined: records of several tickers in one."""
+    """Value of a record on topic dexorder.ticks whose header dx-kind is joined: records of several tickers, combined into
+    one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinedRecord]:
-        """The records, those of one ticker in order."""
+        """The records; records of one ticker are in order."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ Global___JoinedRecords: _TypeAlias = JoinedRecords  # noqa: Y015
 
 @_typing.final
 class JoinedRecord(_message.Message):
-    """A record of trades in a joined one: its headers, as docs/protocol.md has them, and its value."""
+    """One of the joined records: its headers, which docs/protocol.md describes, and its value."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -169,14 +171,14 @@ class Trade(_message.Message):
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE. May be empty in a record, whose headers have it."""
     received_ns: _builtins.int
-    """Time at which the ingestor received it, by its own clock, nanoseconds since the epoch."""
+    """Time at which the ingestor received it, by the ingestor's clock, nanoseconds since the epoch."""
     refilled: _builtins.bool
-    """In live data: a query released it, after the start of a subscription in the past, a cut or a gap, so it may be old. Not set
-    in records.
+    """In live data, true for a trade that a query returned after a start in the past, a lost connection or a gap; it may
+    be old. Never set in records.
     """
     revision: _builtins.int
-    """Of a trade whose values the exchange has corrected, the time of that, nanoseconds since the epoch; 0 of the first values.
-    Of two copies of a trade the one with the larger revision counts.
+    """Time of the correction, nanoseconds since the epoch, if the exchange has corrected the trade's values; 0 for the
+    first values. Of two copies of a trade, the one with the larger revision counts.
     """
     def __init__(
         self,
@@ -219,14 +221,16 @@ class Candle(_message.Message):
     closed: _builtins.bool
     """Its period is over, and its trades are complete as far as the ingestor knows."""
     amends: _builtins.bool
-    """It was sent closed before and has changed, as a trade came late."""
+    """It was sent as closed before, and a late trade has changed it."""
     received_ns: _builtins.int
-    """Time at which the ingestor received its newest trade, by its own clock, nanoseconds since the epoch; 0 without one."""
+    """Time at which the ingestor received its newest trade, by the ingestor's clock, nanoseconds since the epoch; 0
+    without a trade.
+    """
     provisional: _builtins.bool
-    """A part of its time is provisional: only one source says that no further trade is in it."""
+    """Part of its time is provisional: only one source reports that it has no further trade."""
     @_builtins.property
     def ohlcv(self) -> _ohlcv_pb2.OHLCV:
-        """The candle; of a running one, its state so far."""
+        """The candle; for a running candle, its state so far."""
 
     def __init__(
         self,
@@ -315,7 +319,7 @@ class TickerSnapshot(_message.Message):
     low: _builtins.float
     """Lowest price of the last 24 hours."""
     received_ns: _builtins.int
-    """Time at which the ingestor received it, by its own clock, nanoseconds since the epoch."""
+    """Time at which the ingestor received it, by the ingestor's clock, nanoseconds since the epoch."""
     def __init__(
         self,
         *,

@@ -18,9 +18,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class OHLCV(_message.Message):
-    """One candle. DataResponse.ohlc_data carries these, serialized, one an element.
+    """One candle. Each element of DataResponse.ohlc_data is a serialized candle.
 
-    Prices and volumes are the float64 the exchange's answer parsed to; nothing is rounded on the way.
+    Prices and volumes are the exchange's numbers, parsed as float64 and not rounded again.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -46,9 +46,9 @@ class OHLCV(_message.Message):
     volume: _builtins.float
     """Traded amount in units of the base currency."""
     quote_volume: _builtins.float
-    """Traded amount in units of the quote currency, where the exchange gives it."""
+    """Traded amount in units of the quote currency; absent if the exchange does not state it."""
     trade_count: _builtins.int
-    """Number of trades, where the exchange gives it."""
+    """Number of trades; absent if the exchange does not state it."""
     def __init__(
         self,
         *,

@@ -57,9 +57,9 @@ class Series(_message.Message):
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
     exchange: _builtins.str
-    """All markets of an exchange, for a dataset that is taken of a whole exchange, such as tickers."""
+    """All markets of an exchange, for a dataset of whole exchanges, such as tickers."""
     period_seconds: _builtins.int
-    """Candle period in seconds; only of a dataset with periods, such as candles."""
+    """Candle period in seconds; only for a dataset with periods, such as candles."""
     def __init__(
         self,
         *,
@@ -92,9 +92,9 @@ class Cursor(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.str
-    """Id of the log. Each database has its own; a restored copy keeps it, and resets a cursor whose item it lacks."""
+    """Id of the log, different for each database. A restored copy keeps the id, and resets a cursor whose item it lacks."""
     sequence: _builtins.int
-    """Sequence of the last item received; 0 for none. Sequences ascend with gaps and are never used for two items."""
+    """Sequence of the last item received; 0 for none. Sequences ascend, may have gaps, and are never used twice."""
     def __init__(
         self,
         *,
@@ -118,7 +118,7 @@ class StreamStart(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
     oldest_sequence: _builtins.int
-    """Sequence of the oldest item that is stored, of any topic; absent if none is stored."""
+    """Sequence of the oldest stored item of any topic; absent if nothing is stored."""
     @_builtins.property
     def cursor(self) -> Global___Cursor:
         """Position after which items follow. Pass it, or the cursor of a later item, to resume."""

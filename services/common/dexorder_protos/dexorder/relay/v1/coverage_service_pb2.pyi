@@ -48,7 +48,7 @@ Global___CoverageKind: _TypeAlias = CoverageKind  # noqa: Y015
 
 @_typing.final
 class StreamCoverageRequest(_message.Message):
-    """Market, and the part of its history."""
+    """Series and range."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -57,14 +57,14 @@ class StreamCoverageRequest(_message.Message):
     END_NS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     start_ns: _builtins.int
-    """Start of the range, nanoseconds since the epoch, on the period's grid; the beginning if absent."""
+    """Start of the range, nanoseconds since the epoch, on the period's grid; absent for no lower bound."""
     end_ns: _builtins.int
-    """End of the range, nanoseconds since the epoch, exclusive, on the grid; the last possible time if absent."""
+    """End of the range, nanoseconds since the epoch, exclusive, on the grid; absent for no upper bound."""
     detail: _builtins.bool
     """Send the pages as well."""
     @_builtins.property
     def series(self) -> _common_pb2.Series:
-        """Series of a dataset that is covered. Ranges of rows of a dataset without periods, such as trades, are complete."""
+        """Series of a dataset with coverage. For a dataset without periods, such as trades, a range of kind ROWS is complete."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class StreamCoverageResponse(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoverageRange]:
-        """Ranges, ascending over all answers, cut to the requested range; adjacent ranges differ in kind."""
+        """Ranges, ascending over all messages and limited to the requested range; adjacent ranges differ in kind."""
 
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoveragePage]:
-        """Rows of the coverage table, ascending by start_ns over all answers; only with detail."""
+        """Rows of the coverage table, ascending by start_ns over all messages; only with `detail`."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class CoverageRange(_message.Message):
     kind: Global___CoverageKind.ValueType
     """Content of each period."""
     provisional: _builtins.bool
-    """Of kind EMPTY: the absence is not final. Of kind ROWS: realtime has settled the range, but only one source says that no
-    further trade is in it.
+    """For kind EMPTY, the absence is not final. For kind ROWS, realtime data has settled the range, but only one source
+    reports that it has no further trade.
     """
     def __init__(
         self,
@@ -183,7 +183,7 @@ class CoveragePage(_message.Message):
     """Time at which the row was written, nanoseconds since the epoch."""
     @_builtins.property
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges inside verified to have no candle."""
+        """Ranges in it that are verified to have no candle."""
 
     @_builtins.property
     def retracted(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
@@ -211,7 +211,7 @@ Global___CoveragePage: _TypeAlias = CoveragePage  # noqa: Y015
 
 @_typing.final
 class VerifyCoverageRequest(_message.Message):
-    """Series, the part of its history, and what to compare."""
+    """Series, range, and what to compare."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -220,11 +220,11 @@ class VerifyCoverageRequest(_message.Message):
     END_NS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     start_ns: _builtins.int
-    """Start of the range, nanoseconds since the epoch, on the period's grid; the beginning if absent."""
+    """Start of the range, nanoseconds since the epoch, on the period's grid; absent for no lower bound."""
     end_ns: _builtins.int
-    """End of the range, nanoseconds since the epoch, exclusive, on the grid; the last possible time if absent."""
+    """End of the range, nanoseconds since the epoch, exclusive, on the grid; absent for no upper bound."""
     values: _builtins.bool
-    """Also compare the values of the rows with the exchange's coarser candles, which are fetched for it."""
+    """Also fetch the exchange's coarser candles, and compare the values of the rows with them."""
     @_builtins.property
     def series(self) -> _common_pb2.Series:
         """Series of candles."""
@@ -305,8 +305,8 @@ class VerifyProgress(_message.Message):
     lost_periods: _builtins.int
     """Periods that seem lost so far; they are checked again before the result reports them."""
     request_id: _builtins.str
-    """The request that the verification waits for now: one for coarser candles, or one of the repair; empty if it does not
-    wait for any.
+    """Request that the verification waits for, either for coarser candles or for the repair; empty if it does not wait
+    for a request.
     """
     @_builtins.property
     def request(self) -> _history_service_pb2.Progress:
@@ -369,14 +369,16 @@ class VerifyResult(_message.Message):
     off_grid_rows: _builtins.int
     """Rows whose open_time is not on the period's grid."""
     unclaimed_periods: _builtins.int
-    """Periods with a row that coverage does not claim; not a fault, a request for them fetches them again."""
+    """Periods with a row that coverage does not claim. This is not a fault: a request for these periods fetches them
+    again.
+    """
     repaired_periods: _builtins.int
     """Lost periods that those requests fetch again."""
     removed_rows: _builtins.int
-    """Unexpected, surplus and off-grid rows that were removed; only of RepairCoverage."""
+    """Unexpected, surplus and off-grid rows that were removed; only from RepairCoverage."""
     @_builtins.property
     def checked(self) -> _common_pb2.TimeRange:
-        """The range that was checked; absent if neither coverage nor the table has anything."""
+        """The range that was checked; absent if coverage and table are both empty."""
 
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
@@ -392,7 +394,7 @@ class VerifyResult(_message.Message):
 
     @_builtins.property
     def repair_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Requests submitted for lost and unsure ranges; only of RepairCoverage."""
+        """Requests submitted for lost and unsure ranges; only from RepairCoverage."""
 
     @_builtins.property
     def off_grid(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
@@ -404,8 +406,8 @@ class VerifyResult(_message.Message):
 
     @_builtins.property
     def values_after_repair(self) -> Global___ValueComparison:
-        """The ranges that the repair fetched again, compared with the same coarser candles; only if it fetched any. What differs
-        in these is a contradiction between the exchange's own candles.
+        """Comparison of the repaired ranges with the same coarser candles; only if the repair fetched any. A difference here
+        is a contradiction between the exchange's own candles.
         """
 
     def __init__(
@@ -460,29 +462,29 @@ class ValueComparison(_message.Message):
     compared_periods: _builtins.int
     """Periods in cells that were compared."""
     differing_cells: _builtins.int
-    """Number of these."""
+    """Number of differing cells."""
     differing_periods: _builtins.int
-    """Periods in these."""
+    """Periods in differing cells."""
     uncompared_periods: _builtins.int
     """Periods in uncompared."""
     calls: _builtins.int
-    """Calls of the exchange for them."""
+    """Calls to the exchange for the cells."""
     repaired_periods: _builtins.int
     """Differing periods that the repair fetched again."""
     @_builtins.property
     def cell_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Periods of the cells, in seconds, the largest first; empty if the exchange has no coarser candles that check this
-        period, or no ingestor has reported which it has.
+        period, or if no ingestor has reported them.
         """
 
     @_builtins.property
     def differing(self) -> _containers.RepeatedCompositeFieldContainer[Global___ValueDifference]:
-        """Cells whose rows do not add up to them, in time order."""
+        """Cells that differ from the sum of their rows, in time order."""
 
     @_builtins.property
     def uncompared(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Covered ranges that were not compared: parts of cells, cells that closed less than ten minutes ago, rows that are lost
-        or must not be there, and what could not be fetched.
+        """Covered ranges that were not compared: parts of cells, cells that closed less than ten minutes ago, lost and
+        unexpected rows, and cells that could not be fetched.
         """
 
     @_builtins.property
@@ -518,7 +520,7 @@ Global___ValueComparison: _TypeAlias = ValueComparison  # noqa: Y015
 
 @_typing.final
 class ValueDifference(_message.Message):
-    """A cell that the rows do not add up to."""
+    """A cell that differs from the sum of its rows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoverageServiceStub:
-    """Coverage, which states what the tables have, and its comparison with the tables.
+    """Coverage, the record of the ranges that the tables have, and its comparison with the tables.
     """
 
     def __init__(self, channel):
@@ -48,21 +48,23 @@ class CoverageServiceStub:
 
 
 class CoverageServiceServicer:
-    """Coverage, which states what the tables have, and its comparison with the tables.
+    """Coverage, the record of the ranges that the tables have, and its comparison with the tables.
     """
 
     def StreamCoverage(self, request, context):
-        """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
+        """Stream the coverage of one series in time order. There is at least one message, which is empty if nothing is
+        covered.
 
-        First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+        The ranges come first, then, with `detail`, the pages that prove them. The stream ends after the last page or
+        range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyCoverage(self, request, context):
-        """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
-        answer. Nothing changes; RepairCoverage mends.
+        """Compare the table with the coverage of a series of candles, window by window. Progress is streamed; the last
+        message is the result. The call changes nothing; RepairCoverage repairs differences.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +92,7 @@ def add_CoverageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoverageService:
-    """Coverage, which states what the tables have, and its comparison with the tables.
+    """Coverage, the record of the ranges that the tables have, and its comparison with the tables.
     """
 
     @staticmethod

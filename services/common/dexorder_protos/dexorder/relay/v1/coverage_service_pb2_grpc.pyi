@@ -27,39 +27,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoverageServiceStub:
-    """Coverage, which states what the tables have, and its comparison with the tables."""
+    """Coverage, the record of the ranges that the tables have, and its comparison with the tables."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CoverageServiceAsyncStub: ...
     StreamCoverage: _grpc.UnaryStreamMultiCallable[_coverage_service_pb2.StreamCoverageRequest, _coverage_service_pb2.StreamCoverageResponse]
-    """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
+    """Stream the coverage of one series in time order. There is at least one message, which is empty if nothing is
+    covered.
 
-    First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+    The ranges come first, then, with `detail`, the pages that prove them. The stream ends after the last page or
+    range.
     """
     VerifyCoverage: _grpc.UnaryStreamMultiCallable[_coverage_service_pb2.VerifyCoverageRequest, _coverage_service_pb2.VerifyCoverageResponse]
-    """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
-    answer. Nothing changes; RepairCoverage mends.
+    """Compare the table with the coverage of a series of candles, window by window. Progress is streamed; the last
+    message is the result. The call changes nothing; RepairCoverage repairs differences.
     """
 
 @_typing.type_check_only
 class CoverageServiceAsyncStub(CoverageServiceStub):
-    """Coverage, which states what the tables have, and its comparison with the tables."""
+    """Coverage, the record of the ranges that the tables have, and its comparison with the tables."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StreamCoverage: _aio.UnaryStreamMultiCallable[_coverage_service_pb2.StreamCoverageRequest, _coverage_service_pb2.StreamCoverageResponse]  # type: ignore[assignment]
-    """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
+    """Stream the coverage of one series in time order. There is at least one message, which is empty if nothing is
+    covered.
 
-    First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+    The ranges come first, then, with `detail`, the pages that prove them. The stream ends after the last page or
+    range.
     """
     VerifyCoverage: _aio.UnaryStreamMultiCallable[_coverage_service_pb2.VerifyCoverageRequest, _coverage_service_pb2.VerifyCoverageResponse]  # type: ignore[assignment]
-    """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
-    answer. Nothing changes; RepairCoverage mends.
+    """Compare the table with the coverage of a series of candles, window by window. Progress is streamed; the last
+    message is the result. The call changes nothing; RepairCoverage repairs differences.
     """
 
 class CoverageServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Coverage, which states what the tables have, and its comparison with the tables."""
+    """Coverage, the record of the ranges that the tables have, and its comparison with the tables."""
 
     @_abc_1.abstractmethod
     def StreamCoverage(
@@ -67,9 +71,11 @@ class CoverageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coverage_service_pb2.StreamCoverageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coverage_service_pb2.StreamCoverageResponse], _abc.AsyncIterator[_coverage_service_pb2.StreamCoverageResponse]]:
-        """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
+        """Stream the coverage of one series in time order. There is at least one message, which is empty if nothing is
+        covered.
 
-        First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+        The ranges come first, then, with `detail`, the pages that prove them. The stream ends after the last page or
+        range.
         """
 
     @_abc_1.abstractmethod
@@ -78,8 +84,8 @@ class CoverageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coverage_service_pb2.VerifyCoverageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coverage_service_pb2.VerifyCoverageResponse], _abc.AsyncIterator[_coverage_service_pb2.VerifyCoverageResponse]]:
-        """Compare the table with the coverage of a series of candles, window by window: progress, then the result as the last
-        answer. Nothing changes; RepairCoverage mends.
+        """Compare the table with the coverage of a series of candles, window by window. Progress is streamed; the last
+        message is the result. The call changes nothing; RepairCoverage repairs differences.
         """
 
 def add_CoverageServiceServicer_to_server(servicer: CoverageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

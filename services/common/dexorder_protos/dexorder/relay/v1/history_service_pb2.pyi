@@ -30,11 +30,11 @@ class _RequestStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RequestS
     REQUEST_STATE_UNSPECIFIED: _RequestState.ValueType  # 0
     """Not set; never sent."""
     REQUEST_STATE_QUEUED: _RequestState.ValueType  # 1
-    """Accepted; no job of it has been dispatched."""
+    """Accepted; no job has been dispatched yet."""
     REQUEST_STATE_RUNNING: _RequestState.ValueType  # 2
-    """At least one job of it has been dispatched."""
+    """At least one job has been dispatched."""
     REQUEST_STATE_FINISHED: _RequestState.ValueType  # 3
-    """It has its one final status, which never changes."""
+    """The request has its final status, which never changes."""
 
 class RequestState(_RequestState, metaclass=_RequestStateEnumTypeWrapper):
     """State of a request."""
@@ -42,11 +42,11 @@ class RequestState(_RequestState, metaclass=_RequestStateEnumTypeWrapper):
 REQUEST_STATE_UNSPECIFIED: RequestState.ValueType  # 0
 """Not set; never sent."""
 REQUEST_STATE_QUEUED: RequestState.ValueType  # 1
-"""Accepted; no job of it has been dispatched."""
+"""Accepted; no job has been dispatched yet."""
 REQUEST_STATE_RUNNING: RequestState.ValueType  # 2
-"""At least one job of it has been dispatched."""
+"""At least one job has been dispatched."""
 REQUEST_STATE_FINISHED: RequestState.ValueType  # 3
-"""It has its one final status, which never changes."""
+"""The request has its final status, which never changes."""
 Global___RequestState: _TypeAlias = RequestState  # noqa: Y015
 
 class _InstrumentKind:
@@ -135,7 +135,7 @@ Global___SubmitHistoricalBatchRequest: _TypeAlias = SubmitHistoricalBatchRequest
 
 @_typing.final
 class SubmitHistoricalBatchResponse(_message.Message):
-    """What has become of requests of a batch since the message before. All lists may be empty."""
+    """Changes of a batch's requests since the previous message. Every list may be empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -144,7 +144,7 @@ class SubmitHistoricalBatchResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     keep_alive: _builtins.bool
-    """Set in an answer without anything else: nothing has happened for a while, and the stream goes on."""
+    """Nothing has happened for a while. The message shows that the stream is alive; no other field is set."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchAnswer]:
         """Answers to submissions, in the order of the request; one for each in all messages together."""
@@ -183,11 +183,9 @@ class BatchAnswer(_message.Message):
     OVER_QUOTA_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
     over_quota: _builtins.bool
-    """A quota of the caller has no room for the request now: the status is ERROR, and nothing is stored. Submit it again
-    later.
-    """
+    """The request exceeds a quota of the caller: the status is ERROR, and nothing is stored. Submit it again later."""
     retry_after_ms: _builtins.int
-    """Set for a quota that refills with time: when the quota has room."""
+    """Time after which the quota allows the request; only for a quota that refills with time."""
     @_builtins.property
     def answer(self) -> _ingest_pb2.SubmitResponse:
         """Whether the request was accepted; the message of the ingest protocol."""
@@ -277,7 +275,7 @@ class Progress(_message.Message):
     waiting: _builtins.str
     """Reason why the request makes no progress, for example a table that can't be read; empty if none is known."""
     calls: _builtins.int
-    """Calls of the exchange that its running jobs made up to their last page."""
+    """Calls to the exchange that its running jobs had made at their last page."""
     @_builtins.property
     def delay(self) -> Global___Delay:
         """What holds up one of its jobs at the exchange; absent while pages arrive."""
@@ -316,7 +314,7 @@ class Delay(_message.Message):
     NEXT_ATTEMPT_NS_FIELD_NUMBER: _builtins.int
     BANNED_UNTIL_NS_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """What the exchange did or did not do last."""
+    """Last failure of the exchange, or that it has not answered."""
     retries: _builtins.int
     """Failed attempts of the current query."""
     next_attempt_ns: _builtins.int
@@ -393,16 +391,16 @@ class RequestRecord(_message.Message):
     last candle that counts. Only with state FINISHED.
     """
     refresh: _builtins.bool
-    """True if the range was to be fetched again, whatever the table had."""
+    """True for a request that fetches its whole range again."""
     recheck: _builtins.bool
-    """True for a request that the relay made itself: it queries a range again, whose coverage stays in force."""
+    """True for a request of the relay itself: it queries a range again, and the coverage of the range stays in force."""
     @_builtins.property
     def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
-        """Of SubmitHistorical, RefreshHistorical and StreamOhlc."""
+        """Request of SubmitHistorical, RefreshHistorical or StreamOhlc."""
 
     @_builtins.property
     def snapshot(self) -> Global___SnapshotTickersRequest:
-        """Of SnapshotTickers."""
+        """Request of SnapshotTickers."""
 
     @_builtins.property
     def missing(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
@@ -414,14 +412,14 @@ class RequestRecord(_message.Message):
 
     @_builtins.property
     def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges verified empty whose absence was not final at the end; the relay has them queried again, and announces candles
-        that turn up on REVISED:{ticker}. Only with state FINISHED.
+        """Ranges verified empty whose absence was not final when the request ended. The relay has them queried again, and
+        announces new candles on REVISED:{ticker}. Only with state FINISHED.
         """
 
     @_builtins.property
     def revised(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges that were verified empty before this request and now have candles, and newest candles whose values the exchange has
-        changed. Only of requests of the relay itself.
+        """Ranges that were verified empty before this request and now have candles, and newest candles whose values the
+        exchange has changed. Only in requests of the relay itself.
         """
 
     def __init__(
@@ -534,13 +532,13 @@ class ListRequestsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
-    """Only this client's; all when empty."""
+    """Only entries of this client; empty for all clients."""
     state: Global___RequestState.ValueType
-    """Only in this state; all when unspecified."""
+    """Only requests in this state; unspecified for all states."""
     page_size: _builtins.int
-    """Records in a page, 1 to 1000; 100 when 0."""
+    """Records in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -566,7 +564,7 @@ class ListRequestsResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestRecord]:
         """The records."""
@@ -665,9 +663,7 @@ class WatchProgressResponse(_message.Message):
     state: Global___RequestState.ValueType
     """State of the request."""
     keep_alive: _builtins.bool
-    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. The other
-    fields are not set then.
-    """
+    """Nothing has happened for a while. The message shows that the stream is alive; no other field is set."""
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Progress of the request."""
@@ -699,7 +695,7 @@ class WatchNotificationsRequest(_message.Message):
     """HISTORY_READY:{request_id}, RESPONSE:{client_id} or REVISED:{ticker}."""
     @_builtins.property
     def after(self) -> _common_pb2.Cursor:
-        """Position of the last notification received; absent for all that are stored."""
+        """Position of the last notification received; absent for all stored notifications."""
 
     def __init__(
         self,
@@ -726,14 +722,14 @@ class WatchNotificationsResponse(_message.Message):
     NOTIFICATION_FIELD_NUMBER: _builtins.int
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     keep_alive: _builtins.bool
-    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one."""
+    """Nothing has happened for a while. The message shows that the stream is alive."""
     @_builtins.property
     def opened(self) -> _common_pb2.StreamStart:
-        """The stream continues after the request's cursor, or has all that is stored."""
+        """The stream continues after the request's cursor; without a cursor it has everything that is stored."""
 
     @_builtins.property
     def reset(self) -> _common_pb2.StreamStart:
-        """The request's cursor is not valid: all notifications that are stored follow."""
+        """The request's cursor is not valid: all stored notifications follow."""
 
     @_builtins.property
     def notification(self) -> Global___Notification:
@@ -781,9 +777,9 @@ class Notification(_message.Message):
 
     @_builtins.property
     def revised(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges that were verified empty before and now have candles, and newest candles whose values the exchange has changed. The
-        request is one of the relay itself then; it is announced on REVISED:{ticker}, and to every client with an ended request
-        that named a provisional range there.
+        """Ranges that were verified empty before and now have candles, and newest candles whose values the exchange has
+        changed. Only for a request of the relay itself. It is announced on REVISED:{ticker}, and to every client with an
+        ended request that has a provisional range there.
         """
 
     def __init__(
@@ -804,7 +800,7 @@ Global___Notification: _TypeAlias = Notification  # noqa: Y015
 
 @_typing.final
 class SnapshotTickersRequest(_message.Message):
-    """Exchange of which to take snapshots."""
+    """Exchange whose tickers to store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -812,9 +808,9 @@ class SnapshotTickersRequest(_message.Message):
     EXCHANGE_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client, as in SubmitHistoricalRequest, with which it shares its ids."""
+    """Chosen by the client; different from the id of any other request, including requests for history."""
     exchange: _builtins.str
-    """The part of a ticker after its last dot."""
+    """Name of the exchange: the part of a ticker after its last dot."""
     client_id: _builtins.str
     """Also announce the end on topic RESPONSE:{client_id}."""
     def __init__(
@@ -916,11 +912,11 @@ class ListInstrumentsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     exchange: _builtins.str
-    """The part of a ticker after its last dot."""
+    """Name of the exchange: the part of a ticker after its last dot."""
     page_size: _builtins.int
-    """Instruments in a page, 1 to 1000; 100 when 0."""
+    """Instruments in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -949,14 +945,14 @@ class ListInstrumentsResponse(_message.Message):
     fetched_ns: _builtins.int
     """Time at which an ingestor received them from the exchange, nanoseconds since the epoch."""
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def instruments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Instrument]:
         """The instruments, by ticker."""
 
     @_builtins.property
     def candles(self) -> Global___CandleOffer:
-        """Candles that the exchange offers, and how it answers; absent before an ingestor has reported it."""
+        """Candles that the exchange offers, and how it answers; absent until an ingestor has reported it."""
 
     def __init__(
         self,
@@ -976,7 +972,7 @@ Global___ListInstrumentsResponse: _TypeAlias = ListInstrumentsResponse  # noqa: 
 
 @_typing.final
 class CandleOffer(_message.Message):
-    """Candles that an exchange offers, and how its answers to queries for them are made up."""
+    """Candles that an exchange offers, and how it answers queries for them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -990,7 +986,7 @@ class CandleOffer(_message.Message):
     call_candles: _builtins.int
     """Largest number of candles in an answer."""
     learnt: _builtins.bool
-    """True if call_candles was learnt from answers that had fewer than documented."""
+    """True if call_candles was learnt from answers with fewer candles than documented."""
     newest_first: _builtins.bool
     """Learnt: a window with more candles is answered with its newest ones."""
     excludes_since: _builtins.bool
@@ -998,8 +994,8 @@ class CandleOffer(_message.Message):
     excludes_until: _builtins.bool
     """Learnt: the candle at the end of a window is left out."""
     volume_tolerance: _builtins.float
-    """Relative difference between the volume of a coarser candle and the sum of the finer ones that rounding explains;
-    absent if coarser candles are not known to be checksums.
+    """Largest relative difference between the volume of a coarser candle and the sum of the finer ones that rounding can
+    cause; absent unless coarser candles are known to be checksums.
     """
     @_builtins.property
     def period_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1028,7 +1024,7 @@ Global___CandleOffer: _TypeAlias = CandleOffer  # noqa: Y015
 
 @_typing.final
 class Instrument(_message.Message):
-    """One instrument of an exchange. A field is absent if the exchange does not say."""
+    """One instrument of an exchange. A field is absent if the exchange does not state it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1046,7 +1042,7 @@ class Instrument(_message.Message):
     LISTED_NS_FIELD_NUMBER: _builtins.int
     DELISTED_NS_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
-    """Market identifier, as requests take it."""
+    """Market identifier, as in requests."""
     active: _builtins.bool
     """True if the exchange trades it now; it may have history either way."""
     kind: Global___InstrumentKind.ValueType
@@ -1054,7 +1050,7 @@ class Instrument(_message.Message):
     base: _builtins.str
     """Currency that is traded."""
     quote: _builtins.str
-    """Currency it is priced in."""
+    """Currency of the price."""
     exchange_id: _builtins.str
     """The exchange's own id."""
     settle: _builtins.str
@@ -1064,9 +1060,7 @@ class Instrument(_message.Message):
     lot_size: _builtins.float
     """Smallest step of an amount, in units of the base currency, or in contracts of a derivative; positive and finite."""
     contract_size: _builtins.float
-    """Amount of the base currency that one contract stands for; of an inverse one, of the quote currency;
-    positive and finite.
-    """
+    """Amount of the base currency in one contract, or of the quote currency in an inverse contract; positive and finite."""
     expiry_ns: _builtins.int
     """Time of the expiry, nanoseconds since the epoch."""
     listed_ns: _builtins.int

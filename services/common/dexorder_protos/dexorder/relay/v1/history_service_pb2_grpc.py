@@ -95,27 +95,28 @@ class HistoryServiceServicer:
     def SubmitHistorical(self, request, context):
         """Accept a request for historical candles.
 
-        QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
-        same topic; with another body, or with an invalid field, INVALID with the field and its value.
+        QUEUED is answered only after the request is on disk. The same request_id with the same body is answered DUPLICATE,
+        with the same topic. Another body under the same request_id, or an invalid field, is answered INVALID, with the
+        field and its value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitHistoricalBatch(self, request, context):
-        """Accept up to 1,000 requests for history, and stream their ends.
+        """Accept up to 1,000 requests for history, and stream how they end.
 
-        Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
-        other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
-        of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
-        the records of those that have ended.
+        Each request gets the answer of SubmitHistorical once it is on disk. A refused request does not stop the others.
+        Each accepted request gets one record when it has its final status; the stream ends after the last record. If the
+        stream breaks, repeat the call: accepted requests are answered DUPLICATE, and the records of ended requests are
+        sent again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRequest(self, request, context):
-        """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention.
+        """Get the record of one request. NOT_FOUND if the id was never accepted, or its retention has passed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,8 +146,8 @@ class HistoryServiceServicer:
     def WatchNotifications(self, request, context):
         """Stream the notifications of one topic after a cursor, in order, without end.
 
-        The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
-        longer stored: all that are stored follow.
+        The first message is `opened` or `reset`. It is `reset` if the cursor belongs to another log, or if notifications
+        after the cursor are no longer stored; all stored notifications follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,8 +164,8 @@ class HistoryServiceServicer:
     def StreamOhlc(self, request, context):
         """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
-        It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
-        its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+        The request is stored like any other, under its request_id. If a field is invalid, or the request ends without all
+        rows, the answer is one page with status ERROR. If the range has no candle, it is one page with status NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,19 +37,20 @@ class HistoryServiceStub:
     SubmitHistorical: _grpc.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _history_service_pb2.SubmitHistoricalResponse]
     """Accept a request for historical candles.
 
-    QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
-    same topic; with another body, or with an invalid field, INVALID with the field and its value.
+    QUEUED is answered only after the request is on disk. The same request_id with the same body is answered DUPLICATE,
+    with the same topic. Another body under the same request_id, or an invalid field, is answered INVALID, with the
+    field and its value.
     """
     SubmitHistoricalBatch: _grpc.UnaryStreamMultiCallable[_history_service_pb2.SubmitHistoricalBatchRequest, _history_service_pb2.SubmitHistoricalBatchResponse]
-    """Accept up to 1,000 requests for history, and stream their ends.
+    """Accept up to 1,000 requests for history, and stream how they end.
 
-    Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
-    other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
-    of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
-    the records of those that have ended.
+    Each request gets the answer of SubmitHistorical once it is on disk. A refused request does not stop the others.
+    Each accepted request gets one record when it has its final status; the stream ends after the last record. If the
+    stream breaks, repeat the call: accepted requests are answered DUPLICATE, and the records of ended requests are
+    sent again.
     """
     GetRequest: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.GetRequestRequest, _history_service_pb2.GetRequestResponse]
-    """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
+    """Get the record of one request. NOT_FOUND if the id was never accepted, or its retention has passed."""
     ListRequests: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListRequestsRequest, _history_service_pb2.ListRequestsResponse]
     """List the records of requests, newest first, in pages."""
     CancelRequest: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.CancelRequestRequest, _history_service_pb2.CancelRequestResponse]
@@ -59,8 +60,8 @@ class HistoryServiceStub:
     WatchNotifications: _grpc.UnaryStreamMultiCallable[_history_service_pb2.WatchNotificationsRequest, _history_service_pb2.WatchNotificationsResponse]
     """Stream the notifications of one topic after a cursor, in order, without end.
 
-    The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
-    longer stored: all that are stored follow.
+    The first message is `opened` or `reset`. It is `reset` if the cursor belongs to another log, or if notifications
+    after the cursor are no longer stored; all stored notifications follow.
     """
     SnapshotTickers: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _history_service_pb2.SnapshotTickersResponse]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
@@ -69,8 +70,8 @@ class HistoryServiceStub:
     StreamOhlc: _grpc.UnaryStreamMultiCallable[_history_service_pb2.StreamOhlcRequest, _history_service_pb2.StreamOhlcResponse]
     """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
-    It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
-    its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+    The request is stored like any other, under its request_id. If a field is invalid, or the request ends without all
+    rows, the answer is one page with status ERROR. If the range has no candle, it is one page with status NOT_FOUND.
     """
     ListInstruments: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]
     """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
@@ -85,19 +86,20 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     SubmitHistorical: _aio.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _history_service_pb2.SubmitHistoricalResponse]  # type: ignore[assignment]
     """Accept a request for historical candles.
 
-    QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
-    same topic; with another body, or with an invalid field, INVALID with the field and its value.
+    QUEUED is answered only after the request is on disk. The same request_id with the same body is answered DUPLICATE,
+    with the same topic. Another body under the same request_id, or an invalid field, is answered INVALID, with the
+    field and its value.
     """
     SubmitHistoricalBatch: _aio.UnaryStreamMultiCallable[_history_service_pb2.SubmitHistoricalBatchRequest, _history_service_pb2.SubmitHistoricalBatchResponse]  # type: ignore[assignment]
-    """Accept up to 1,000 requests for history, and stream their ends.
+    """Accept up to 1,000 requests for history, and stream how they end.
 
-    Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
-    other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
-    of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
-    the records of those that have ended.
+    Each request gets the answer of SubmitHistorical once it is on disk. A refused request does not stop the others.
+    Each accepted request gets one record when it has its final status; the stream ends after the last record. If the
+    stream breaks, repeat the call: accepted requests are answered DUPLICATE, and the records of ended requests are
+    sent again.
     """
     GetRequest: _aio.UnaryUnaryMultiCallable[_history_service_pb2.GetRequestRequest, _history_service_pb2.GetRequestResponse]  # type: ignore[assignment]
-    """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
+    """Get the record of one request. NOT_FOUND if the id was never accepted, or its retention has passed."""
     ListRequests: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListRequestsRequest, _history_service_pb2.ListRequestsResponse]  # type: ignore[assignment]
     """List the records of requests, newest first, in pages."""
     CancelRequest: _aio.UnaryUnaryMultiCallable[_history_service_pb2.CancelRequestRequest, _history_service_pb2.CancelRequestResponse]  # type: ignore[assignment]
@@ -107,8 +109,8 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     WatchNotifications: _aio.UnaryStreamMultiCallable[_history_service_pb2.WatchNotificationsRequest, _history_service_pb2.WatchNotificationsResponse]  # type: ignore[assignment]
     """Stream the notifications of one topic after a cursor, in order, without end.
 
-    The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
-    longer stored: all that are stored follow.
+    The first message is `opened` or `reset`. It is `reset` if the cursor belongs to another log, or if notifications
+    after the cursor are no longer stored; all stored notifications follow.
     """
     SnapshotTickers: _aio.UnaryUnaryMultiCallable[_history_service_pb2.SnapshotTickersRequest, _history_service_pb2.SnapshotTickersResponse]  # type: ignore[assignment]
     """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
@@ -117,8 +119,8 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     StreamOhlc: _aio.UnaryStreamMultiCallable[_history_service_pb2.StreamOhlcRequest, _history_service_pb2.StreamOhlcResponse]  # type: ignore[assignment]
     """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
-    It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
-    its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+    The request is stored like any other, under its request_id. If a field is invalid, or the request ends without all
+    rows, the answer is one page with status ERROR. If the range has no candle, it is one page with status NOT_FOUND.
     """
     ListInstruments: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListInstrumentsRequest, _history_service_pb2.ListInstrumentsResponse]  # type: ignore[assignment]
     """List the instruments of an exchange as its ingestors last reported them, in pages. NOT_FOUND for an unknown exchange,
@@ -136,8 +138,9 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_history_service_pb2.SubmitHistoricalResponse, _abc.Awaitable[_history_service_pb2.SubmitHistoricalResponse]]:
         """Accept a request for historical candles.
 
-        QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
-        same topic; with another body, or with an invalid field, INVALID with the field and its value.
+        QUEUED is answered only after the request is on disk. The same request_id with the same body is answered DUPLICATE,
+        with the same topic. Another body under the same request_id, or an invalid field, is answered INVALID, with the
+        field and its value.
         """
 
     @_abc_1.abstractmethod
@@ -146,12 +149,12 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.SubmitHistoricalBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_history_service_pb2.SubmitHistoricalBatchResponse], _abc.AsyncIterator[_history_service_pb2.SubmitHistoricalBatchResponse]]:
-        """Accept up to 1,000 requests for history, and stream their ends.
+        """Accept up to 1,000 requests for history, and stream how they end.
 
-        Each request gets one answer, as SubmitHistorical would give it, when it is on disk. One that is refused stops no
-        other one. Each accepted request then gets one record, when it has its final status; the stream ends after the last
-        of them. A stream that breaks has lost nothing: a repeated call answers DUPLICATE for what was accepted, and sends
-        the records of those that have ended.
+        Each request gets the answer of SubmitHistorical once it is on disk. A refused request does not stop the others.
+        Each accepted request gets one record when it has its final status; the stream ends after the last record. If the
+        stream breaks, repeat the call: accepted requests are answered DUPLICATE, and the records of ended requests are
+        sent again.
         """
 
     @_abc_1.abstractmethod
@@ -160,7 +163,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.GetRequestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.GetRequestResponse, _abc.Awaitable[_history_service_pb2.GetRequestResponse]]:
-        """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention."""
+        """Get the record of one request. NOT_FOUND if the id was never accepted, or its retention has passed."""
 
     @_abc_1.abstractmethod
     def ListRequests(
@@ -194,8 +197,8 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_history_service_pb2.WatchNotificationsResponse], _abc.AsyncIterator[_history_service_pb2.WatchNotificationsResponse]]:
         """Stream the notifications of one topic after a cursor, in order, without end.
 
-        The first answer is opened or reset. It is reset if the cursor is of another log, or if notifications after it are no
-        longer stored: all that are stored follow.
+        The first message is `opened` or `reset`. It is `reset` if the cursor belongs to another log, or if notifications
+        after the cursor are no longer stored; all stored notifications follow.
         """
 
     @_abc_1.abstractmethod
@@ -216,8 +219,8 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_history_service_pb2.StreamOhlcResponse], _abc.AsyncIterator[_history_service_pb2.StreamOhlcResponse]]:
         """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
-        It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
-        its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+        The request is stored like any other, under its request_id. If a field is invalid, or the request ends without all
+        rows, the answer is one page with status ERROR. If the range has no candle, it is one page with status NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

@@ -92,7 +92,7 @@ class IngestorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportDelay(self, request, context):
-        """Report what holds up a dispatch, or that it is not held up any more. It changes only the answers of WatchProgress.
+        """Report what delays a dispatch, or that it is no longer delayed. Only WatchProgress shows it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,15 +106,15 @@ class IngestorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRealtime(self, request, context):
-        """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease.
+        """Return where a realtime dispatch starts. Called once, before its first record; the call also renews the lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportRealtime(self, request, context):
-        """Report that Kafka has acknowledged records of realtime jobs, and renew their leases. Reports of any number of jobs
-        and records may share a call; those of one series must come in the order of its records.
+        """Report that Kafka has acknowledged records of realtime jobs, and renew their leases. A call may have reports of any
+        number of jobs and records; the reports of one series must be in the order of its records.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +135,7 @@ class IngestorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportControl(self, request, context):
-        """Report what became of an instruction.
+        """Report the outcome of an instruction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

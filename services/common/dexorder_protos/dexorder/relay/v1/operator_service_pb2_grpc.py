@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OperatorServiceStub:
-    """Calls that change what all clients share; with identity on, for admins only.
+    """Calls that change what all clients share. With identity on, only admins may make them.
     """
 
     def __init__(self, channel):
@@ -53,32 +53,33 @@ class OperatorServiceStub:
 
 
 class OperatorServiceServicer:
-    """Calls that change what all clients share; with identity on, for admins only.
+    """Calls that change what all clients share. With identity on, only admins may make them.
     """
 
     def RefreshHistorical(self, request, context):
-        """Accept a request for historical candles whose range is fetched again, whatever the table has.
+        """Accept a request for historical candles, and fetch its whole range again.
 
-        Coverage of the range is retracted durably before QUEUED is answered. The same request_id again is DUPLICATE and
-        retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
+        Coverage of the range is retracted durably before QUEUED is answered. A repeated request_id is DUPLICATE, and
+        retracts nothing. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like
+        any other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepairCoverage(self, request, context):
-        """Compare as VerifyCoverage does, and mend what differs: progress, then the result as the last answer.
+        """Compare as VerifyCoverage does, and repair the differences. Progress is streamed; the last message is the result.
 
-        Rows that the table must not have are removed, coverage of lost, unsure and differing ranges is retracted, and
-        ordinary requests for them are submitted. With values, the result follows only when these have ended, and the ranges
-        that they fetched were compared again.
+        Rows that the table must not have are removed. Coverage of lost, unsure and differing ranges is retracted, and
+        ordinary requests for these ranges are submitted. With `values`, the result is sent after the requests have ended
+        and their ranges were compared again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlIngestors(self, request, context):
-        """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
+        """Send an instruction to one ingestor or to all, and return the outcome at each after it has had its effect.
 
         CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
         """
@@ -113,7 +114,7 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """Calls that change what all clients share; with identity on, for admins only.
+    """Calls that change what all clients share. With identity on, only admins may make them.
     """
 
     @staticmethod

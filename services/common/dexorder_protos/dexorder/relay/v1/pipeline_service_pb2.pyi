@@ -24,7 +24,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ReportJobsRequest(_message.Message):
-    """Everything of one micro-batch, or a part of it; the pages of a batch come before its finals."""
+    """Results of one micro-batch, or a part of them; the pages of a batch come before its finals."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -32,8 +32,8 @@ class ReportJobsRequest(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     FINALS_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
-    """The table's current snapshot after the batch's commit; absent while the table has none. For people: the relay reads
-    the table itself.
+    """The table's current snapshot after the batch's commit; absent while the table has none. For information only: the
+    relay reads the table itself.
     """
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PageResult]:
@@ -62,7 +62,7 @@ Global___ReportJobsRequest: _TypeAlias = ReportJobsRequest  # noqa: Y015
 
 @_typing.final
 class PageResult(_message.Message):
-    """One page record of the batch, or adjacent ones of trades as one. The relay logs and skips an invalid one."""
+    """One page record of the batch, or several adjacent records of trades. The relay logs and skips an invalid result."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -86,7 +86,7 @@ class PageResult(_message.Message):
     refused: _builtins.str
     """Reason for refusing the page; its rows are not in the table then, and its range counts as missing."""
     fetched_ns: _builtins.int
-    """Time of the exchange's answer by the ingestor's clock, nanoseconds since the epoch. Information only."""
+    """Time of the exchange's answer by the ingestor's clock, nanoseconds since the epoch; for information only."""
     @_builtins.property
     def series(self) -> _common_pb2.Series:
         """Series of its rows."""
@@ -191,7 +191,7 @@ class DescribeDispatchesRequest(_message.Message):
     JOB_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of dispatches, at most 10,000. Any text is allowed: one that is no id of a dispatch is unknown."""
+        """Ids of dispatches, at most 10,000. Any text is accepted; a text that is not the id of a dispatch is unknown."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ Global___DescribeDispatchesRequest: _TypeAlias = DescribeDispatchesRequest  # no
 
 @_typing.final
 class DescribeDispatchesResponse(_message.Message):
-    """The dispatches that are known, in any order; the others were never issued, or were issued too long ago."""
+    """The known dispatches, in any order. The others were never issued, or were issued too long ago."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -244,7 +244,9 @@ class IssuedDispatch(_message.Message):
     job_id: _builtins.str
     """Id of the dispatch."""
     realtime_ticker: _builtins.str
-    """Of a realtime dispatch: trades, and candles of every period, of this market. Its range usually has no end."""
+    """For a realtime dispatch, its market: it may settle trades, and candles of every period. Its range usually has no
+    end.
+    """
     start_ns: _builtins.int
     """First nanosecond since the epoch of its range."""
     end_ns: _builtins.int
@@ -282,11 +284,11 @@ class ListNamedSnapshotsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     since_ns: _builtins.int
-    """Nanoseconds since the epoch: notifications from then on."""
+    """Time of the first notification, nanoseconds since the epoch."""
     page_size: _builtins.int
-    """Snapshots in a page, 1 to 1000; 100 when 0."""
+    """Snapshots in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -304,14 +306,14 @@ Global___ListNamedSnapshotsRequest: _TypeAlias = ListNamedSnapshotsRequest  # no
 
 @_typing.final
 class ListNamedSnapshotsResponse(_message.Message):
-    """A page of snapshots that were named."""
+    """A page of named snapshots."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedSnapshot]:
         """One entry for each snapshot, by snapshot_id."""
@@ -382,7 +384,7 @@ Global___WatchTriggersRequest: _TypeAlias = WatchTriggersRequest  # noqa: Y015
 
 @_typing.final
 class WatchTriggersResponse(_message.Message):
-    """Changes in their order; an answer without changes comes at the start, and whenever there were none for 10 s."""
+    """Changes, in order. A message without changes is sent at the start, and after 10 s without a change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,15 +394,15 @@ class WatchTriggersResponse(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """The next answer has further changes of this one; apply them together."""
+    """The next message continues the changes of this one; apply them together."""
     @_builtins.property
     def opened(self) -> _common_pb2.StreamStart:
-        """It continues after the request's cursor, or has all changes that are stored."""
+        """It continues after the request's cursor; without a cursor it has all stored changes."""
 
     @_builtins.property
     def reset(self) -> _common_pb2.StreamStart:
-        """It can't continue there, as in WatchNotifications; in a later answer, because retention has overtaken it. `changes`
-        are all triggers that run: forget the others.
+        """It can't continue there, as in WatchNotifications; in a later message, because changes that were not sent yet
+        have been deleted after their retention. `changes` has all running triggers; forget the others.
         """
 
     @_builtins.property
@@ -409,7 +411,7 @@ class WatchTriggersResponse(_message.Message):
 
     @_builtins.property
     def cursor(self) -> _common_pb2.Cursor:
-        """Position up to which the answers so far are complete; pass it as `after` to resume."""
+        """Position up to which the messages so far are complete; pass it as `after` to resume."""
 
     def __init__(
         self,
@@ -453,16 +455,20 @@ class TriggerChange(_message.Message):
     changed_ns: _builtins.int
     """Time at which it was last paused or resumed, nanoseconds since the epoch; 0 if it never was."""
     registered_sequence: _builtins.int
-    """Position of its registration among all changes: a pipeline that has had it and has no such trigger has ended it."""
+    """Position of its registration among all changes. A pipeline that has applied this position and lacks the trigger has
+    ended it.
+    """
     revision: _builtins.int
-    """Number of its edits, from 1; a trigger that is known with a lower one continues with this text and its own state."""
+    """Number of its edits, from 1. A trigger that is known with a lower number continues with this text, and keeps its
+    state.
+    """
     @_builtins.property
     def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
         """The trigger; absent if the registration is deleted."""
 
     @_builtins.property
     def pauses(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Pauses that have ended and that the pipeline may not know, oldest first: rows that were settled in them do not fire."""
+        """Ended pauses that the pipeline may not know, oldest first. Rows that were settled during a pause do not fire."""
 
     def __init__(
         self,
@@ -498,7 +504,7 @@ class ReportTriggerEventsRequest(_message.Message):
 
     @_builtins.property
     def applied(self) -> _common_pb2.Cursor:
-        """Position of the last change of triggers that takes part; absent for none."""
+        """Position of the last change of triggers that was applied; absent for none."""
 
     def __init__(
         self,
@@ -588,20 +594,20 @@ class SyncUdfsRequest(_message.Message):
     part: _builtins.int
     """Number of this part, from 0. INVALID_ARGUMENT if the part before it is missing; send the report again from 0."""
     more: _builtins.bool
-    """Further parts of this report follow."""
+    """More parts of this report follow."""
     page_token: _builtins.str
-    """next_page_token of the previous answer; the call asks for that page then and reports nothing."""
+    """next_page_token of the previous answer. A call with a token requests that page, and reports nothing."""
     @_builtins.property
     def declared(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.Udf]:
-        """Definitions of its file, of which StartUdf may name the programs."""
+        """Definitions in its file; StartUdf may name their programs."""
 
     @_builtins.property
     def statuses(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfStatus]:
-        """All that it runs, has stopped, or that have failed."""
+        """Statuses of the UDFs that run, were stopped or have failed."""
 
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfLogLines]:
-        """Lines since the last answered call."""
+        """Lines written since the last answered call."""
 
     def __init__(
         self,
@@ -633,7 +639,7 @@ class UdfLogLines(_message.Message):
     """Name."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfLogLine]:
-        """Oldest first. Their numbers are not set; the relay gives them."""
+        """Lines, oldest first. Their numbers are not set; the relay assigns them."""
 
     def __init__(
         self,
@@ -651,18 +657,18 @@ Global___UdfLogLines: _TypeAlias = UdfLogLines  # noqa: Y015
 
 @_typing.final
 class SyncUdfsResponse(_message.Message):
-    """What is to run. The answer to a part that is not the last one is empty."""
+    """UDFs to run. Only the answer to the last part has them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def registrations(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfRegistration]:
-        """One for each UDF that was started or stopped by a call, by name. Those of the file that are missing run as the file
-        says.
+        """One for each UDF that a call has started or stopped, by name. UDFs of the file that are missing here run as the
+        file says.
         """
 
     def __init__(

@@ -72,14 +72,15 @@ class PipelineServiceServicer:
     """
 
     def ReportJobs(self, request, context):
-        """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing.
+        """Report one micro-batch, or a part of one. The relay commits the report before it answers; a repeated report changes
+        nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeDispatches(self, request, context):
-        """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count.
+        """Return what dispatches were issued for. Called before a commit, because only pages of issued dispatches count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,21 +95,22 @@ class PipelineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchTriggers(self, request, context):
-        """Stream the changes of triggers after a cursor, then every further change, without end.
+        """Stream the changes of triggers after a cursor, without end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportTriggerEvents(self, request, context):
-        """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing.
+        """Report events of triggers. The relay stores them before it answers; a known event_id changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncUdfs(self, request, context):
-        """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second.
+        """Report the UDFs that the driver runs, in parts, and return the UDFs that it must run, in pages. Called once a
+        second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,19 +34,23 @@ class PipelineServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PipelineServiceAsyncStub: ...
     ReportJobs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportJobsRequest, _pipeline_service_pb2.ReportJobsResponse]
-    """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
+    """Report one micro-batch, or a part of one. The relay commits the report before it answers; a repeated report changes
+    nothing.
+    """
     DescribeDispatches: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]
-    """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
+    """Return what dispatches were issued for. Called before a commit, because only pages of issued dispatches count."""
     ListNamedSnapshots: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]
     """List the snapshots of the candles that notifications have named since a time, in pages. The pipeline keeps them
     readable.
     """
     WatchTriggers: _grpc.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]
-    """Stream the changes of triggers after a cursor, then every further change, without end."""
+    """Stream the changes of triggers after a cursor, without end."""
     ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
-    """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
+    """Report events of triggers. The relay stores them before it answers; a known event_id changes nothing."""
     SyncUdfs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]
-    """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second."""
+    """Report the UDFs that the driver runs, in parts, and return the UDFs that it must run, in pages. Called once a
+    second.
+    """
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -54,19 +58,23 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportJobs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportJobsRequest, _pipeline_service_pb2.ReportJobsResponse]  # type: ignore[assignment]
-    """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
+    """Report one micro-batch, or a part of one. The relay commits the report before it answers; a repeated report changes
+    nothing.
+    """
     DescribeDispatches: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]  # type: ignore[assignment]
-    """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
+    """Return what dispatches were issued for. Called before a commit, because only pages of issued dispatches count."""
     ListNamedSnapshots: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]  # type: ignore[assignment]
     """List the snapshots of the candles that notifications have named since a time, in pages. The pipeline keeps them
     readable.
     """
     WatchTriggers: _aio.UnaryStreamMultiCallable[_pipeline_service_pb2.WatchTriggersRequest, _pipeline_service_pb2.WatchTriggersResponse]  # type: ignore[assignment]
-    """Stream the changes of triggers after a cursor, then every further change, without end."""
+    """Stream the changes of triggers after a cursor, without end."""
     ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
-    """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
+    """Report events of triggers. The relay stores them before it answers; a known event_id changes nothing."""
     SyncUdfs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]  # type: ignore[assignment]
-    """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second."""
+    """Report the UDFs that the driver runs, in parts, and return the UDFs that it must run, in pages. Called once a
+    second.
+    """
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -77,7 +85,9 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.ReportJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ReportJobsResponse, _abc.Awaitable[_pipeline_service_pb2.ReportJobsResponse]]:
-        """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
+        """Report one micro-batch, or a part of one. The relay commits the report before it answers; a repeated report changes
+        nothing.
+        """
 
     @_abc_1.abstractmethod
     def DescribeDispatches(
@@ -85,7 +95,7 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.DescribeDispatchesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.DescribeDispatchesResponse, _abc.Awaitable[_pipeline_service_pb2.DescribeDispatchesResponse]]:
-        """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
+        """Return what dispatches were issued for. Called before a commit, because only pages of issued dispatches count."""
 
     @_abc_1.abstractmethod
     def ListNamedSnapshots(
@@ -103,7 +113,7 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.WatchTriggersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_pipeline_service_pb2.WatchTriggersResponse], _abc.AsyncIterator[_pipeline_service_pb2.WatchTriggersResponse]]:
-        """Stream the changes of triggers after a cursor, then every further change, without end."""
+        """Stream the changes of triggers after a cursor, without end."""
 
     @_abc_1.abstractmethod
     def ReportTriggerEvents(
@@ -111,7 +121,7 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.ReportTriggerEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ReportTriggerEventsResponse, _abc.Awaitable[_pipeline_service_pb2.ReportTriggerEventsResponse]]:
-        """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
+        """Report events of triggers. The relay stores them before it answers; a known event_id changes nothing."""
 
     @_abc_1.abstractmethod
     def SyncUdfs(
@@ -119,6 +129,8 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.SyncUdfsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.SyncUdfsResponse, _abc.Awaitable[_pipeline_service_pb2.SyncUdfsResponse]]:
-        """Report the UDFs that the driver runs, in parts, and return what is to run, in pages. Called once a second."""
+        """Report the UDFs that the driver runs, in parts, and return the UDFs that it must run, in pages. Called once a
+        second.
+        """
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

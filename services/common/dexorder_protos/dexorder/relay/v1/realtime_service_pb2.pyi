@@ -35,7 +35,9 @@ class _RealtimeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Realtim
     REALTIME_STATE_RUNNING: _RealtimeState.ValueType  # 2
     """An ingestor works on it."""
     REALTIME_STATE_STOPPING: _RealtimeState.ValueType  # 3
-    """The relay has told its ingestor to stop: no subscription needs it any more, or one needs more data than it produces."""
+    """The relay has instructed its ingestor to stop: no subscription needs the job any more, or one needs more data than
+    it produces.
+    """
 
 class RealtimeState(_RealtimeState, metaclass=_RealtimeStateEnumTypeWrapper):
     """State of a realtime job."""
@@ -47,7 +49,9 @@ REALTIME_STATE_WAITING: RealtimeState.ValueType  # 1
 REALTIME_STATE_RUNNING: RealtimeState.ValueType  # 2
 """An ingestor works on it."""
 REALTIME_STATE_STOPPING: RealtimeState.ValueType  # 3
-"""The relay has told its ingestor to stop: no subscription needs it any more, or one needs more data than it produces."""
+"""The relay has instructed its ingestor to stop: no subscription needs the job any more, or one needs more data than
+it produces.
+"""
 Global___RealtimeState: _TypeAlias = RealtimeState  # noqa: Y015
 
 class _ProvisionalReason:
@@ -59,11 +63,13 @@ class _ProvisionalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pro
     PROVISIONAL_REASON_UNSPECIFIED: _ProvisionalReason.ValueType  # 0
     """Not set; never sent."""
     PROVISIONAL_REASON_MISSING_IDS: _ProvisionalReason.ValueType  # 1
-    """The exchange has left ids out, and shows no trade that has one of them."""
+    """The exchange has skipped ids, and shows no trade with one of them."""
     PROVISIONAL_REASON_IDS_BEGAN_AGAIN: _ProvisionalReason.ValueType  # 2
-    """The exchange's ids have begun again: nothing numbers the trades between the last of the old ids and the first new one."""
+    """The exchange's ids have started again: the ids do not show whether a trade between the last old and the first new
+    one is missing.
+    """
     PROVISIONAL_REASON_ONE_SOURCE: _ProvisionalReason.ValueType  # 3
-    """Only one of socket and REST has been heard of this time."""
+    """Only one of socket and REST has reported on this time."""
 
 class ProvisionalReason(_ProvisionalReason, metaclass=_ProvisionalReasonEnumTypeWrapper):
     """Why a span of trades is provisional."""
@@ -71,11 +77,13 @@ class ProvisionalReason(_ProvisionalReason, metaclass=_ProvisionalReasonEnumType
 PROVISIONAL_REASON_UNSPECIFIED: ProvisionalReason.ValueType  # 0
 """Not set; never sent."""
 PROVISIONAL_REASON_MISSING_IDS: ProvisionalReason.ValueType  # 1
-"""The exchange has left ids out, and shows no trade that has one of them."""
+"""The exchange has skipped ids, and shows no trade with one of them."""
 PROVISIONAL_REASON_IDS_BEGAN_AGAIN: ProvisionalReason.ValueType  # 2
-"""The exchange's ids have begun again: nothing numbers the trades between the last of the old ids and the first new one."""
+"""The exchange's ids have started again: the ids do not show whether a trade between the last old and the first new
+one is missing.
+"""
 PROVISIONAL_REASON_ONE_SOURCE: ProvisionalReason.ValueType  # 3
-"""Only one of socket and REST has been heard of this time."""
+"""Only one of socket and REST has reported on this time."""
 Global___ProvisionalReason: _TypeAlias = ProvisionalReason  # noqa: Y015
 
 class _SlowClientPolicy:
@@ -85,17 +93,19 @@ class _SlowClientPolicy:
 class _SlowClientPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SlowClientPolicy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SLOW_CLIENT_POLICY_UNSPECIFIED: _SlowClientPolicy.ValueType  # 0
-    """As COALESCE."""
+    """Same as COALESCE."""
     SLOW_CLIENT_POLICY_COALESCE: _SlowClientPolicy.ValueType  # 1
     """Keep only the newest: for each market the last trade, for each period the last closed and the running candle."""
     SLOW_CLIENT_POLICY_DROP_OLDEST: _SlowClientPolicy.ValueType  # 2
     """Keep everything in order until the queue is full, then drop the oldest."""
 
 class SlowClientPolicy(_SlowClientPolicy, metaclass=_SlowClientPolicyEnumTypeWrapper):
-    """What happens to live data that a client does not read in time. Either way it is told how much it was not sent."""
+    """What happens to live data that a client does not read in time. With either policy, `missed` says how much was not
+    sent.
+    """
 
 SLOW_CLIENT_POLICY_UNSPECIFIED: SlowClientPolicy.ValueType  # 0
-"""As COALESCE."""
+"""Same as COALESCE."""
 SLOW_CLIENT_POLICY_COALESCE: SlowClientPolicy.ValueType  # 1
 """Keep only the newest: for each market the last trade, for each period the last closed and the running candle."""
 SLOW_CLIENT_POLICY_DROP_OLDEST: SlowClientPolicy.ValueType  # 2
@@ -114,16 +124,16 @@ class RealtimeSubscription(_message.Message):
     SINCE_NS_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
-    """Chosen by the client; an id is used once, also after its subscription was stopped."""
+    """Chosen by the client. An id can't be used again, even after its subscription was stopped."""
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
     since_ns: _builtins.int
-    """Complete from this time on, nanoseconds since the epoch; from its acceptance if absent."""
+    """Time from which the data is complete, nanoseconds since the epoch; absent for the time of acceptance."""
     client_id: _builtins.str
     """Client to which it belongs."""
     @_builtins.property
     def params(self) -> _ingest_pb2.RealtimeParams:
-        """What is produced for it. ohlc_period_seconds needs include_ohlc, and the other way round."""
+        """Data to produce. include_ohlc and ohlc_period_seconds require each other."""
 
     def __init__(
         self,
@@ -245,13 +255,13 @@ class ListRealtimeRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
-    """Only this client's; all when empty."""
+    """Only entries of this client; empty for all clients."""
     ticker: _builtins.str
-    """Only this market's; all when empty."""
+    """Only subscriptions of this market; empty for all markets."""
     page_size: _builtins.int
-    """Subscriptions in a page, 1 to 1000; 100 when 0."""
+    """Subscriptions in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -270,7 +280,7 @@ Global___ListRealtimeRequest: _TypeAlias = ListRealtimeRequest  # noqa: Y015
 
 @_typing.final
 class ListRealtimeResponse(_message.Message):
-    """A page of subscriptions, by time of their start, and the jobs that serve them."""
+    """A page of subscriptions, ordered by the time of their start, and the jobs that serve them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -278,10 +288,10 @@ class ListRealtimeResponse(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartedSubscription]:
-        """The subscriptions that were not stopped."""
+        """Subscriptions that were not stopped."""
 
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RealtimeJob]:
@@ -319,7 +329,7 @@ class StartedSubscription(_message.Message):
 
     @_builtins.property
     def history_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Requests for history that join its candles to those of realtime. GetRequest has their results."""
+        """Requests for history that complete its candles. GetRequest has their results."""
 
     def __init__(
         self,
@@ -360,26 +370,26 @@ class RealtimeJob(_message.Message):
     state: Global___RealtimeState.ValueType
     """State of the job."""
     ingestor: _builtins.str
-    """Ingestor that has it: the name it gave, or the identity of its socket in hexadecimal."""
+    """Ingestor that runs it: its name, or the identity of its socket in hexadecimal."""
     dispatched_ns: _builtins.int
     """Time of the current dispatch, nanoseconds since the epoch; absent without one."""
     restarts: _builtins.int
     """Dispatches after the first one."""
     last_error: _builtins.str
-    """Reason for which a RUNNING job settles nothing for a minute, or else the one for which the last dispatch ended early; empty
-    without either.
+    """Reason why a RUNNING job has settled nothing for a minute, or else why the last dispatch ended early; empty without
+    either.
     """
     next_attempt_ns: _builtins.int
-    """Time before which it is not dispatched again, nanoseconds since the epoch; absent if it does not wait for a time."""
+    """Earliest time of the next dispatch, nanoseconds since the epoch; absent if it does not wait for a time."""
     unconfirmed_candles: _builtins.int
-    """Closed candles that no comparison with the exchange's own has confirmed yet."""
+    """Closed candles that no comparison with the exchange's own candles has confirmed yet."""
     corrected_trades: _builtins.int
     """Trades of the current dispatch whose values the exchange has corrected after they were recorded."""
     late_trades: _builtins.int
-    """Trades of the current dispatch that came after their time was settled; they are stored."""
+    """Trades of the current dispatch that arrived after their time was settled; they are stored."""
     @_builtins.property
     def params(self) -> _ingest_pb2.RealtimeParams:
-        """What its subscriptions ask for together."""
+        """Everything that its subscriptions request."""
 
     @_builtins.property
     def series(self) -> _containers.RepeatedCompositeFieldContainer[Global___RealtimeSeries]:
@@ -387,7 +397,7 @@ class RealtimeJob(_message.Message):
 
     @_builtins.property
     def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProvisionalSpan]:
-        """Spans before `settled_until_ns` that are complete by the word of one source only; by start."""
+        """Spans before `settled_until_ns` that only one source reports as complete, by start."""
 
     def __init__(
         self,
@@ -423,8 +433,8 @@ Global___RealtimeJob: _TypeAlias = RealtimeJob  # noqa: Y015
 
 @_typing.final
 class ProvisionalSpan(_message.Message):
-    """A span of trades that is settled, although only one source says that no further trade is in it. The exchange is asked
-    again 30 seconds, 2 minutes, 10 minutes, an hour and a day later; what it shows is stored then, and amends its candles.
+    """A settled span of trades that only one source reports as complete. The exchange is queried again 30 seconds, 2
+    minutes, 10 minutes, an hour and a day later; trades that it shows then are stored, and amend their candles.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -443,13 +453,13 @@ class ProvisionalSpan(_message.Message):
     reason: Global___ProvisionalReason.ValueType
     """Why it is provisional."""
     first_id: _builtins.str
-    """The first id that no source has shown; empty if none is known."""
+    """First id that no source has shown; empty if it is unknown."""
     last_id: _builtins.str
-    """The last id that no source has shown; empty if none is known."""
+    """Last id that no source has shown; empty if it is unknown."""
     since_ns: _builtins.int
     """Time since which it is provisional, nanoseconds since the epoch."""
     queries: _builtins.int
-    """Number of times that the exchange was asked again, and had nothing."""
+    """Number of repeated queries, which all found nothing."""
     def __init__(
         self,
         *,
@@ -481,15 +491,15 @@ class RealtimeSeries(_message.Message):
     REPORTED_NS_FIELD_NUMBER: _builtins.int
     LAG_NS_FIELD_NUMBER: _builtins.int
     settled_until_ns: _builtins.int
-    """Kafka has everything before this time, except for what the exchange no longer had, nanoseconds since the epoch;
-    absent if nothing was reported.
+    """Time before which Kafka has everything, except for data that the exchange no longer had, nanoseconds since the
+    epoch; absent if nothing was reported.
     """
     count: _builtins.int
     """Trades or candles reported since the relay's start."""
     reported_ns: _builtins.int
-    """Time of the last report, nanoseconds since the epoch; absent without one."""
+    """Time of the last report, nanoseconds since the epoch; absent without a report."""
     lag_ns: _builtins.int
-    """Lag of the last report, nanoseconds; see RealtimeReport. Absent without one."""
+    """Lag of the last report, nanoseconds (see RealtimeReport); absent without a report."""
     @_builtins.property
     def series(self) -> _common_pb2.Series:
         """Trades or candles of the job's market."""
@@ -537,18 +547,18 @@ class WatchMarketDataRequest(_message.Message):
     include_trades: _builtins.bool
     """Send trades."""
     include_running: _builtins.bool
-    """Send candles before they are closed too, at every change."""
+    """Also send running candles, at every change."""
     slow_client: Global___SlowClientPolicy.ValueType
     """What to do when the client reads more slowly than data arrives."""
     live_only: _builtins.bool
-    """Leave out trades that are refilled. Candles are complete all the same."""
+    """Leave out refilled trades. Candles are still complete."""
     @_builtins.property
     def tickers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Markets, 1 to 1000. The stream starts no subscription: a market without one has no live data."""
 
     @_builtins.property
     def period_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Periods of the candles to send, in seconds; none for no candles."""
+        """Periods of the candles to send, in seconds; empty for no candles."""
 
     def __init__(
         self,
@@ -570,7 +580,7 @@ Global___WatchMarketDataRequest: _TypeAlias = WatchMarketDataRequest  # noqa: Y0
 
 @_typing.final
 class WatchMarketDataResponse(_message.Message):
-    """What happened since the answer before, in this order: what was not sent, states, trades, candles."""
+    """Changes since the previous message, in this order: missed data, states, trades, candles."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -580,16 +590,14 @@ class WatchMarketDataResponse(_message.Message):
     CANDLES_FIELD_NUMBER: _builtins.int
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     keep_alive: _builtins.bool
-    """Nothing has happened for a while: sent so that a quiet stream differs from a dead one. The other
-    fields are not set then.
-    """
+    """Nothing has happened for a while. The message shows that the stream is alive; no other field is set."""
     @_builtins.property
     def missed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Missed]:
-        """What was not sent to this client, before the rest of this answer."""
+        """Data that was not sent to this client before this message."""
 
     @_builtins.property
     def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiveState]:
-        """States of markets: of all of them in the first answer, then of those whose state has changed."""
+        """States of markets: all markets in the first message, then the markets whose state has changed."""
 
     @_builtins.property
     def trades(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Trade]:
@@ -618,7 +626,7 @@ Global___WatchMarketDataResponse: _TypeAlias = WatchMarketDataResponse  # noqa: 
 
 @_typing.final
 class Missed(_message.Message):
-    """Trades or candles of one market that were not sent to a client, as it was too slow."""
+    """Trades or candles of one market that were not sent to a client because it was too slow."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -669,10 +677,10 @@ class LiveState(_message.Message):
     trades; the tables have the data of the gap.
     """
     waiting: _builtins.str
-    """Reason for which its job settles nothing although it is RUNNING; empty if it does. A change of it sends the state again."""
+    """Reason why its RUNNING job settles nothing; empty if it does. The state is sent again when the reason changes."""
     @_builtins.property
     def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProvisionalSpan]:
-        """Provisional spans of its trades, by start. A change of them sends the state again."""
+        """Provisional spans of its trades, by start. The state is sent again when they change."""
 
     def __init__(
         self,

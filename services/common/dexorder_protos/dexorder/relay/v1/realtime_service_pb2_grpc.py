@@ -64,16 +64,16 @@ class RealtimeServiceServicer:
     def StartRealtime(self, request, context):
         """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
 
-        The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
-        another subscription, and for one that was stopped.
+        A repeated call changes nothing. INVALID_ARGUMENT for an invalid field, and for the id of another subscription or
+        of a stopped one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopRealtime(self, request, context):
-        """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
-        the market's last subscription stops within about a second, with what is settled in Kafka.
+        """Stop a realtime subscription; a repeated call changes nothing. NOT_FOUND for an id that was never accepted. After
+        the last subscription of a market, its job stops within about a second; everything that it has settled is in Kafka.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,8 +87,8 @@ class RealtimeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchMarketData(self, request, context):
-        """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
-        without bound; the tables have what is complete.
+        """Stream live trades and candles of markets with subscriptions, without end. Best effort, with bounded buffers; the
+        tables have the complete data.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

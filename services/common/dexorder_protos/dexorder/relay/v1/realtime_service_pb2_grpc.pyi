@@ -36,18 +36,18 @@ class RealtimeServiceStub:
     StartRealtime: _grpc.UnaryUnaryMultiCallable[_realtime_service_pb2.StartRealtimeRequest, _realtime_service_pb2.StartRealtimeResponse]
     """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
 
-    The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
-    another subscription, and for one that was stopped.
+    A repeated call changes nothing. INVALID_ARGUMENT for an invalid field, and for the id of another subscription or
+    of a stopped one.
     """
     StopRealtime: _grpc.UnaryUnaryMultiCallable[_realtime_service_pb2.StopRealtimeRequest, _realtime_service_pb2.StopRealtimeResponse]
-    """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
-    the market's last subscription stops within about a second, with what is settled in Kafka.
+    """Stop a realtime subscription; a repeated call changes nothing. NOT_FOUND for an id that was never accepted. After
+    the last subscription of a market, its job stops within about a second; everything that it has settled is in Kafka.
     """
     ListRealtime: _grpc.UnaryUnaryMultiCallable[_realtime_service_pb2.ListRealtimeRequest, _realtime_service_pb2.ListRealtimeResponse]
     """List realtime subscriptions and their jobs, in pages."""
     WatchMarketData: _grpc.UnaryStreamMultiCallable[_realtime_service_pb2.WatchMarketDataRequest, _realtime_service_pb2.WatchMarketDataResponse]
-    """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
-    without bound; the tables have what is complete.
+    """Stream live trades and candles of markets with subscriptions, without end. Best effort, with bounded buffers; the
+    tables have the complete data.
     """
 
 @_typing.type_check_only
@@ -58,18 +58,18 @@ class RealtimeServiceAsyncStub(RealtimeServiceStub):
     StartRealtime: _aio.UnaryUnaryMultiCallable[_realtime_service_pb2.StartRealtimeRequest, _realtime_service_pb2.StartRealtimeResponse]  # type: ignore[assignment]
     """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
 
-    The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
-    another subscription, and for one that was stopped.
+    A repeated call changes nothing. INVALID_ARGUMENT for an invalid field, and for the id of another subscription or
+    of a stopped one.
     """
     StopRealtime: _aio.UnaryUnaryMultiCallable[_realtime_service_pb2.StopRealtimeRequest, _realtime_service_pb2.StopRealtimeResponse]  # type: ignore[assignment]
-    """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
-    the market's last subscription stops within about a second, with what is settled in Kafka.
+    """Stop a realtime subscription; a repeated call changes nothing. NOT_FOUND for an id that was never accepted. After
+    the last subscription of a market, its job stops within about a second; everything that it has settled is in Kafka.
     """
     ListRealtime: _aio.UnaryUnaryMultiCallable[_realtime_service_pb2.ListRealtimeRequest, _realtime_service_pb2.ListRealtimeResponse]  # type: ignore[assignment]
     """List realtime subscriptions and their jobs, in pages."""
     WatchMarketData: _aio.UnaryStreamMultiCallable[_realtime_service_pb2.WatchMarketDataRequest, _realtime_service_pb2.WatchMarketDataResponse]  # type: ignore[assignment]
-    """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
-    without bound; the tables have what is complete.
+    """Stream live trades and candles of markets with subscriptions, without end. Best effort, with bounded buffers; the
+    tables have the complete data.
     """
 
 class RealtimeServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -83,8 +83,8 @@ class RealtimeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_realtime_service_pb2.StartRealtimeResponse, _abc.Awaitable[_realtime_service_pb2.StartRealtimeResponse]]:
         """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
 
-        The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
-        another subscription, and for one that was stopped.
+        A repeated call changes nothing. INVALID_ARGUMENT for an invalid field, and for the id of another subscription or
+        of a stopped one.
         """
 
     @_abc_1.abstractmethod
@@ -93,8 +93,8 @@ class RealtimeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _realtime_service_pb2.StopRealtimeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_realtime_service_pb2.StopRealtimeResponse, _abc.Awaitable[_realtime_service_pb2.StopRealtimeResponse]]:
-        """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
-        the market's last subscription stops within about a second, with what is settled in Kafka.
+        """Stop a realtime subscription; a repeated call changes nothing. NOT_FOUND for an id that was never accepted. After
+        the last subscription of a market, its job stops within about a second; everything that it has settled is in Kafka.
         """
 
     @_abc_1.abstractmethod
@@ -111,8 +111,8 @@ class RealtimeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _realtime_service_pb2.WatchMarketDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_realtime_service_pb2.WatchMarketDataResponse], _abc.AsyncIterator[_realtime_service_pb2.WatchMarketDataResponse]]:
-        """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
-        without bound; the tables have what is complete.
+        """Stream live trades and candles of markets with subscriptions, without end. Best effort, with bounded buffers; the
+        tables have the complete data.
         """
 
 def add_RealtimeServiceServicer_to_server(servicer: RealtimeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -72,11 +72,11 @@ class RowsServiceServicer:
     """
 
     def StreamRows(self, request, context):
-        """Stream candles or trades of one market that the table has, or the last snapshots of an exchange's tickers, as Arrow
-        record batches, whether or not a request covers them.
+        """Stream the stored rows of a series as Arrow record batches, whether or not a request covers them.
 
-        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now; NOT_FOUND
-        if the table of trades or of snapshots does not exist yet.
+        The rows are candles or trades of one market, or the last snapshots of an exchange's tickers. Nothing is fetched
+        from the exchange. UNAVAILABLE if the table can't be read now; NOT_FOUND if the table of trades or of snapshots
+        does not exist yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,16 +92,16 @@ class RowsServiceServicer:
     def CreateReceipt(self, request, context):
         """Keep a snapshot of a table until its receipt is deleted, and remember the hash of the receipt's document.
 
-        Answered after both are committed to the table. The same id with the same values is the same receipt; with others it
-        is ALREADY_EXISTS. FAILED_PRECONDITION if the snapshot has expired; RESOURCE_EXHAUSTED if the caller or the table has
-        too many receipts.
+        The call is answered after both are committed to the table. A repeated call with the same values changes nothing;
+        other values under the same id are ALREADY_EXISTS. FAILED_PRECONDITION if the snapshot has expired;
+        RESOURCE_EXHAUSTED if the caller or the table has too many receipts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReceipt(self, request, context):
-        """Get a receipt. NOT_FOUND if there is none of this id, or it belongs to another client.
+        """Get a receipt. NOT_FOUND if the id is unknown, or the receipt belongs to another client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,7 +115,7 @@ class RowsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteReceipt(self, request, context):
-        """Delete a receipt: its snapshot may expire. NOT_FOUND as GetReceipt.
+        """Delete a receipt, so that its snapshot may expire. NOT_FOUND as for GetReceipt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,9 +89,9 @@ class TriggerServiceServicer:
     def RegisterTrigger(self, request, context):
         """Register a trigger.
 
-        REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
-        ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
-        INVALID_SQL with line, column and reason.
+        REGISTERED is answered only after the trigger is on disk. The same id with the same text, markets and parameters is
+        ALREADY_REGISTERED. Other values under the same id, or an invalid field, are ERROR, with the reason. A refused text
+        is INVALID_SQL, with line, column and reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,27 +100,28 @@ class TriggerServiceServicer:
     def RegisterTriggers(self, request, context):
         """Register up to 1,000 triggers in one commit.
 
-        One ack for each, in the request's order, as RegisterTrigger would give it; a trigger that is refused for whatever
-        reason is ERROR or INVALID_SQL, and stops no other one. Nothing is stored if the call fails. A repeated call
-        registers what is not registered yet.
+        Each trigger gets the ack of RegisterTrigger, in the order of the request. A refused trigger is ERROR or
+        INVALID_SQL, and does not stop the others. If the call fails, nothing is stored. A repeated call registers the
+        triggers that are not registered yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseTrigger(self, request, context):
-        """Pause a trigger: it takes rows as before, and what is settled from now on does not fire. A paused one stays so.
+        """Pause a trigger. It still takes rows, but rows that are settled after the call do not fire. A repeated call changes
+        nothing.
 
-        NOT_FOUND if there is none under this id; INVALID_ARGUMENT if it has been suspended or has ended.
+        NOT_FOUND if the id is unknown; INVALID_ARGUMENT if the trigger was suspended or has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeTrigger(self, request, context):
-        """Resume a paused trigger, with the state that it has by now: what is settled after the answer fires.
+        """Resume a paused trigger with its current state. Rows that are settled after the answer fire.
 
-        Errors as PauseTrigger; one that runs goes on.
+        The errors are the same as for PauseTrigger. A call for a running trigger changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,18 +130,18 @@ class TriggerServiceServicer:
     def EditTrigger(self, request, context):
         """Change the text or the parameters of a trigger under its id.
 
-        Answered only after it is on disk. The trigger keeps its state: windows, values of OVER, unfinished matches, and
-        whether it is paused. INVALID_ARGUMENT with what differs if it can't, unless `reset` is given; or if the text or a
-        parameter is refused, or the trigger has been suspended or has ended. NOT_FOUND if there is none under this id. What
-        the trigger has already changes nothing. If `taken` is answered, whatever is settled after the answer is evaluated
-        with the new text.
+        The call is answered only after the change is on disk. The trigger keeps its state: windows, values of OVER,
+        unfinished matches, and whether it is paused. If it can't keep its state, the call is INVALID_ARGUMENT and names
+        the difference, unless `reset` is set. It is also INVALID_ARGUMENT if the text or a parameter is refused, or if the
+        trigger was suspended or has ended; NOT_FOUND if the id is unknown. Values that the trigger already has change
+        nothing. If `taken` is true, rows that are settled after the answer are evaluated with the new text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTrigger(self, request, context):
-        """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept.
+        """Delete a trigger; its events are kept. NOT_FOUND if the id is unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,7 +157,7 @@ class TriggerServiceServicer:
     def WatchTriggerEvents(self, request, context):
         """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end.
 
-        The first answer is opened or reset, as in WatchNotifications.
+        The first message is `opened` or `reset`, as in WatchNotifications.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class _UdfStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UdfState.Val
     UDF_STATE_WAITING: _UdfState.ValueType  # 3
     """Something that it needs is unavailable: the source, the relay, the catalog or a topic. It continues by itself."""
     UDF_STATE_FAILED: _UdfState.ValueType  # 4
-    """It has given up; `message` has the reason in its own words. StartUdf starts it again."""
+    """It has failed; `message` has the reason in the UDF's own words. StartUdf starts it again."""
     UDF_STATE_STOPPED: _UdfState.ValueType  # 5
     """It was stopped."""
 
@@ -50,7 +50,7 @@ UDF_STATE_RUNNING: UdfState.ValueType  # 2
 UDF_STATE_WAITING: UdfState.ValueType  # 3
 """Something that it needs is unavailable: the source, the relay, the catalog or a topic. It continues by itself."""
 UDF_STATE_FAILED: UdfState.ValueType  # 4
-"""It has given up; `message` has the reason in its own words. StartUdf starts it again."""
+"""It has failed; `message` has the reason in the UDF's own words. StartUdf starts it again."""
 UDF_STATE_STOPPED: UdfState.ValueType  # 5
 """It was stopped."""
 Global___UdfState: _TypeAlias = UdfState  # noqa: Y015
@@ -70,28 +70,30 @@ class Udf(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     ANSWER_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its output is the table `trading.udf_<name>`. A lower-case letter, then up to 47 of a-z, 0-9 and _."""
+    """Name: a lower-case letter, then up to 47 characters of a-z, 0-9 and _. Its output is in the table
+    `trading.udf_<name>`.
+    """
     program: _builtins.str
-    """Entry of the file on the Spark host whose command it runs; empty if `command` is set."""
+    """Entry of the file on the Spark host that has the command to run; empty if `command` is set."""
     timeout_ms: _builtins.int
     """Longest silence while it is expected to answer, in milliseconds; 0 for 10,000."""
     answer_timeout_ms: _builtins.int
     """Longest time for accepting a piece of input and for the answer to a snapshot request, in milliseconds; 0 for 120,000."""
     @_builtins.property
     def command(self) -> Global___UdfCommand:
-        """Its own command. The driver refuses it unless DEXORDER_SPARK_UDF_ANY_COMMAND is set."""
+        """Command to run. The driver refuses it unless DEXORDER_SPARK_UDF_ANY_COMMAND is set."""
 
     @_builtins.property
     def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfOption]:
-        """Options; the UDF's info says which there are."""
+        """Options; the UDF's info lists the possible ones."""
 
     @_builtins.property
     def input(self) -> Global___UdfInput:
-        """What it is fed."""
+        """Input of the UDF."""
 
     @_builtins.property
     def output(self) -> Global___UdfOutput:
-        """Where its output goes beside the table."""
+        """Destinations of its output in addition to the table."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ Global___Udf: _TypeAlias = Udf  # noqa: Y015
 
 @_typing.final
 class UdfCommand(_message.Message):
-    """How a UDF is reached."""
+    """How to run or reach a UDF."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -231,7 +233,7 @@ Global___UdfOption: _TypeAlias = UdfOption  # noqa: Y015
 
 @_typing.final
 class UdfInput(_message.Message):
-    """What a UDF is fed."""
+    """Input of a UDF."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -244,13 +246,13 @@ class UdfInput(_message.Message):
     table: _builtins.str
     """`ohlc` or `ticks`; empty for `ohlc`."""
     since_ns: _builtins.int
-    """Records from this time on, nanoseconds since the epoch, as far back as the topic has them; not set for those that
-    are produced from now on.
+    """Time of the first record, nanoseconds since the epoch, or the oldest record of the topic if that is later; absent
+    for records that are produced after the call.
     """
     history: _builtins.bool
-    """Also candles that requests for history bring."""
+    """Also read candles that requests for history have fetched."""
     window_seconds: _builtins.int
-    """Length of the windows of a UDF that wants batches, in seconds; 0 for one that wants a stream."""
+    """Length of the windows for a UDF that reads batches, in seconds; 0 for a UDF that reads a stream."""
     @_builtins.property
     def tickers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only these markets; empty for all."""
@@ -281,7 +283,7 @@ Global___UdfInput: _TypeAlias = UdfInput  # noqa: Y015
 
 @_typing.final
 class UdfOutput(_message.Message):
-    """Where output goes beside the table."""
+    """Destinations of output in addition to the table."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -289,9 +291,9 @@ class UdfOutput(_message.Message):
     USER_ID_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    """Kafka topic; empty for none."""
+    """Kafka topic; empty for no topic."""
     user_id: _builtins.str
-    """User who gets an event for each point; empty for none."""
+    """User who gets an event for each point; empty for no events."""
     title: _builtins.str
     """First line of these events."""
     def __init__(
@@ -311,7 +313,7 @@ Global___UdfOutput: _TypeAlias = UdfOutput  # noqa: Y015
 
 @_typing.final
 class UdfStatus(_message.Message):
-    """What the driver knows of a UDF."""
+    """Status of a UDF, as the driver reports it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -329,19 +331,19 @@ class UdfStatus(_message.Message):
     state: Global___UdfState.ValueType
     """State."""
     message: _builtins.str
-    """Reason of FAILED and WAITING."""
+    """Reason for FAILED and WAITING."""
     rows: _builtins.int
     """Rows in its table."""
     fed: _builtins.int
-    """Points that it was fed since the driver's start."""
+    """Points of input since the driver started."""
     late: _builtins.int
-    """Points since then that were not fed, because later ones had been fed before they arrived."""
+    """Points that were left out since then, because they arrived after later points."""
     unread_records: _builtins.int
     """Records of the topic that are not read yet."""
     restarts: _builtins.int
     """Restarts of its process or connection since it was started."""
     generation: _builtins.int
-    """Number of the start that this is about."""
+    """Number of the start that the status describes."""
     def __init__(
         self,
         *,
@@ -380,14 +382,14 @@ class UdfRegistration(_message.Message):
     generation: _builtins.int
     """Number of its last start."""
     stopped: _builtins.bool
-    """It was stopped."""
+    """True if it was stopped."""
     reset_generation: _builtins.int
-    """The last start that reset the state; state of an earlier one is ignored."""
+    """Number of the last start that reset the state; state of earlier starts is ignored."""
     client_id: _builtins.str
-    """Who started it; empty without identity."""
+    """Client that started it; empty without identity."""
     @_builtins.property
     def definition(self) -> Global___Udf:
-        """Not set for the definition that the Spark host's file has under this name."""
+        """Definition; absent for the definition of this name in the Spark host's file."""
 
     def __init__(
         self,
@@ -416,10 +418,12 @@ class StartUdfRequest(_message.Message):
     UDF_FIELD_NUMBER: _builtins.int
     RESET_STATE_FIELD_NUMBER: _builtins.int
     reset_state: _builtins.bool
-    """Forget the state and the position of earlier runs. The rows stay."""
+    """Forget the state and the position of earlier runs; the rows are kept."""
     @_builtins.property
     def udf(self) -> Global___Udf:
-        """Its definition. With no field set but `name`: the one that was given before, or that the Spark host's file has."""
+        """Definition. If only `name` is set, the previous definition of this name is used, or else the definition in the
+        Spark host's file.
+        """
 
     def __init__(
         self,
@@ -437,7 +441,7 @@ Global___StartUdfRequest: _TypeAlias = StartUdfRequest  # noqa: Y015
 
 @_typing.final
 class StartUdfResponse(_message.Message):
-    """It is on disk."""
+    """The start is on disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -481,7 +485,7 @@ Global___StopUdfRequest: _TypeAlias = StopUdfRequest  # noqa: Y015
 
 @_typing.final
 class StopUdfResponse(_message.Message):
-    """It is on disk."""
+    """The stop is on disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,16 +502,16 @@ Global___StopUdfResponse: _TypeAlias = StopUdfResponse  # noqa: Y015
 
 @_typing.final
 class ListUdfsRequest(_message.Message):
-    """The page."""
+    """Page to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """UDFs in a page, 1 to 1000; 100 when 0."""
+    """UDFs in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -532,12 +536,14 @@ class ListUdfsResponse(_message.Message):
     REPORTED_NS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     reported_ns: _builtins.int
-    """When the driver last reported, nanoseconds since the epoch; absent if never since the relay's start."""
+    """Time of the driver's last report, nanoseconds since the epoch; absent if it has not reported since the relay
+    started.
+    """
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def udfs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedUdf]:
-        """By name."""
+        """UDFs, by name."""
 
     def __init__(
         self,
@@ -569,10 +575,10 @@ class ListedUdf(_message.Message):
     declared: _builtins.bool
     """Whether it is in the Spark host's file."""
     client_id: _builtins.str
-    """Who started it; empty without identity or for one of the file."""
+    """Client that started it; empty without identity, and for a UDF of the file."""
     @_builtins.property
     def udf(self) -> Global___Udf:
-        """Definition; of one that only the file has, what the driver reported."""
+        """Definition; for a UDF that only the file has, as the driver reported it."""
 
     @_builtins.property
     def status(self) -> Global___UdfStatus:
@@ -607,11 +613,11 @@ class ListUdfLogsRequest(_message.Message):
     name: _builtins.str
     """Name."""
     after_number: _builtins.int
-    """Only lines after this number; 0 for all that are kept."""
+    """Only lines after this number; 0 for all stored lines."""
     page_size: _builtins.int
-    """Lines in a page, 1 to 1000; 100 when 0."""
+    """Lines in a page, 1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """next_page_token of the previous page; empty for the first."""
+    """next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -630,17 +636,17 @@ Global___ListUdfLogsRequest: _TypeAlias = ListUdfLogsRequest  # noqa: Y015
 
 @_typing.final
 class ListUdfLogsResponse(_message.Message):
-    """Lines of stderr, and those of the driver about the UDF."""
+    """Lines of the UDF's stderr, and lines of the driver about the UDF."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LINES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfLogLine]:
-        """Oldest first."""
+        """Lines, oldest first."""
 
     def __init__(
         self,
@@ -666,7 +672,7 @@ class UdfLogLine(_message.Message):
     TIME_NS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Number, ascending; one that is missing was dropped."""
+    """Number, ascending; a missing number is a dropped line."""
     time_ns: _builtins.int
     """Time at which the driver read it, nanoseconds since the epoch."""
     text: _builtins.str

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class UdfRegistryServiceStub:
-    """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary.
+    """Registry of the UDFs, served by the relay. A call is on disk before it is answered; the driver applies it between two
+    batches.
     """
 
     def __init__(self, channel):
@@ -58,7 +59,8 @@ class UdfRegistryServiceStub:
 
 
 class UdfRegistryServiceServicer:
-    """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary.
+    """Registry of the UDFs, served by the relay. A call is on disk before it is answered; the driver applies it between two
+    batches.
     """
 
     def StartUdf(self, request, context):
@@ -70,7 +72,7 @@ class UdfRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StopUdf(self, request, context):
-        """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name.
+        """Stop a UDF; its rows, its state and its position are kept. NOT_FOUND if the name is unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +86,7 @@ class UdfRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListUdfLogs(self, request, context):
-        """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name.
+        """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if the name is unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +124,8 @@ def add_UdfRegistryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UdfRegistryService:
-    """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary.
+    """Registry of the UDFs, served by the relay. A call is on disk before it is answered; the driver applies it between two
+    batches.
     """
 
     @staticmethod

@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class UdfRegistryServiceStub:
-    """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary."""
+    """Registry of the UDFs, served by the relay. A call is on disk before it is answered; the driver applies it between two
+    batches.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,15 +40,17 @@ class UdfRegistryServiceStub:
     definition.
     """
     StopUdf: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.StopUdfRequest, _udf_registry_service_pb2.StopUdfResponse]
-    """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
+    """Stop a UDF; its rows, its state and its position are kept. NOT_FOUND if the name is unknown."""
     ListUdfs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfsRequest, _udf_registry_service_pb2.ListUdfsResponse]
     """List the UDFs with their states, by name, in pages."""
     ListUdfLogs: _grpc.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfLogsRequest, _udf_registry_service_pb2.ListUdfLogsResponse]
-    """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name."""
+    """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if the name is unknown."""
 
 @_typing.type_check_only
 class UdfRegistryServiceAsyncStub(UdfRegistryServiceStub):
-    """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary."""
+    """Registry of the UDFs, served by the relay. A call is on disk before it is answered; the driver applies it between two
+    batches.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StartUdf: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.StartUdfRequest, _udf_registry_service_pb2.StartUdfResponse]  # type: ignore[assignment]
@@ -54,14 +58,16 @@ class UdfRegistryServiceAsyncStub(UdfRegistryServiceStub):
     definition.
     """
     StopUdf: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.StopUdfRequest, _udf_registry_service_pb2.StopUdfResponse]  # type: ignore[assignment]
-    """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
+    """Stop a UDF; its rows, its state and its position are kept. NOT_FOUND if the name is unknown."""
     ListUdfs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfsRequest, _udf_registry_service_pb2.ListUdfsResponse]  # type: ignore[assignment]
     """List the UDFs with their states, by name, in pages."""
     ListUdfLogs: _aio.UnaryUnaryMultiCallable[_udf_registry_service_pb2.ListUdfLogsRequest, _udf_registry_service_pb2.ListUdfLogsResponse]  # type: ignore[assignment]
-    """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name."""
+    """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if the name is unknown."""
 
 class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Registry of the UDFs, served by the relay. An answered call is on disk; the driver applies it at a batch boundary."""
+    """Registry of the UDFs, served by the relay. A call is on disk before it is answered; the driver applies it between two
+    batches.
+    """
 
     @_abc_1.abstractmethod
     def StartUdf(
@@ -79,7 +85,7 @@ class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _udf_registry_service_pb2.StopUdfRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_udf_registry_service_pb2.StopUdfResponse, _abc.Awaitable[_udf_registry_service_pb2.StopUdfResponse]]:
-        """Stop a UDF. Its rows, its state and its position stay. NOT_FOUND if there is none of this name."""
+        """Stop a UDF; its rows, its state and its position are kept. NOT_FOUND if the name is unknown."""
 
     @_abc_1.abstractmethod
     def ListUdfs(
@@ -95,6 +101,6 @@ class UdfRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _udf_registry_service_pb2.ListUdfLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_udf_registry_service_pb2.ListUdfLogsResponse, _abc.Awaitable[_udf_registry_service_pb2.ListUdfLogsResponse]]:
-        """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if there is none of this name."""
+        """List the last lines that a UDF has written to stderr, in pages. NOT_FOUND if the name is unknown."""
 
 def add_UdfRegistryServiceServicer_to_server(servicer: UdfRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

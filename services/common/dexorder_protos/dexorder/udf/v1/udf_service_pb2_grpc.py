@@ -49,8 +49,8 @@ class UdfServiceServicer:
     def Run(self, request_iterator, context):
         """Run the UDF: info, init, restore if there is a state, data.
 
-        The host ends its direction when there is no more input; the UDF then sends what is left and ends the stream. An
-        error of the function is sent as udf.ErrorResponse; the status tells only that the stream failed.
+        The host closes its side when there is no more input; the UDF then sends its remaining responses and ends the
+        stream. An error of the function is sent as udf.ErrorResponse; the gRPC status only says that the stream failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,8 +36,8 @@ class UdfServiceStub:
     Run: _grpc.StreamStreamMultiCallable[_udf_service_pb2.RunRequest, _udf_service_pb2.RunResponse]
     """Run the UDF: info, init, restore if there is a state, data.
 
-    The host ends its direction when there is no more input; the UDF then sends what is left and ends the stream. An
-    error of the function is sent as udf.ErrorResponse; the status tells only that the stream failed.
+    The host closes its side when there is no more input; the UDF then sends its remaining responses and ends the
+    stream. An error of the function is sent as udf.ErrorResponse; the gRPC status only says that the stream failed.
     """
 
 @_typing.type_check_only
@@ -48,8 +48,8 @@ class UdfServiceAsyncStub(UdfServiceStub):
     Run: _aio.StreamStreamMultiCallable[_udf_service_pb2.RunRequest, _udf_service_pb2.RunResponse]  # type: ignore[assignment]
     """Run the UDF: info, init, restore if there is a state, data.
 
-    The host ends its direction when there is no more input; the UDF then sends what is left and ends the stream. An
-    error of the function is sent as udf.ErrorResponse; the status tells only that the stream failed.
+    The host closes its side when there is no more input; the UDF then sends its remaining responses and ends the
+    stream. An error of the function is sent as udf.ErrorResponse; the gRPC status only says that the stream failed.
     """
 
 class UdfServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -63,8 +63,8 @@ class UdfServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_udf_service_pb2.RunResponse], _abc.AsyncIterator[_udf_service_pb2.RunResponse]]:
         """Run the UDF: info, init, restore if there is a state, data.
 
-        The host ends its direction when there is no more input; the UDF then sends what is left and ends the stream. An
-        error of the function is sent as udf.ErrorResponse; the status tells only that the stream failed.
+        The host closes its side when there is no more input; the UDF then sends its remaining responses and ends the
+        stream. An error of the function is sent as udf.ErrorResponse; the gRPC status only says that the stream failed.
         """
 
 def add_UdfServiceServicer_to_server(servicer: UdfServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
