@@ -129,7 +129,7 @@ def show_hole(options: SuiteOptions, truth: dict[int, Values]) -> None:
     minutes = range(SPAN.start_ns, SPAN.end_ns, 60 * SECOND_NS)
     hole = next((minute for minute in minutes if minute not in truth), None)
     if hole is None:
-        raise SuiteFailed(f"{SYMBOL} has a trade in each minute, so there is no hole to explain")
+        raise SuiteFailed(f"every minute of {SYMBOL} has a trade; the demo needs a market with empty minutes")
     time_text = iso(hole)
     say(f"\n{len(minutes) - len(truth):,} minutes have no row. Is one lost, or was there no trade?")
     say(f"$ dexorder coverage --why {TICKER} {PERIOD} {time_text}")

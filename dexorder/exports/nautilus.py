@@ -47,7 +47,7 @@ def instrument_id(ticker: str) -> str:
 def write(rows: Rows, series: Series, folder: Path) -> Path:
     """Write the rows of a series; ExportFailed for another file of the catalog that overlaps with them."""
     if not rows.num_rows:
-        raise ExportFailed(f"{series} has no rows in the range; nautilus has no file without rows")
+        raise ExportFailed(f"{series} is empty in the range; nautilus can't read a file without rows")
     market = instrument_id(series.ticker)
     if series.dataset is TRADES:
         place, key, table = folder / "data" / "trade_tick" / market, {}, _ticks(rows)
@@ -96,7 +96,7 @@ def _precision(values: Sequence[float]) -> int:
         exponent = Decimal(repr(value)).normalize().as_tuple().exponent
         digits = max(digits, -exponent if isinstance(exponent, int) else _DIGITS + 1)
     if digits > _DIGITS:
-        raise ExportFailed(f"a value needs {digits} digits after the point, {_DIGITS} are the most of nautilus")
+        raise ExportFailed(f"a value needs {digits} digits after the point; nautilus takes at most {_DIGITS}")
     return digits
 
 

@@ -181,7 +181,7 @@ def _entry(name: str, file: Path) -> dict[str, Any]:
         raise RequestRefused(f"{file} can't be read: {error}") from None
     udfs = found.get("udfs") if isinstance(found, dict) else None
     if not isinstance(udfs, dict) or not isinstance(udfs.get(name), dict):
-        raise RequestRefused(f"{file} has no entry {name!r} under udfs")
+        raise RequestRefused(f"{file}: udfs lacks an entry {name!r}")
     return dict(udfs[name])
 
 

@@ -133,4 +133,4 @@ def check_config(config: pb.IngestorConfig, *, slots: int) -> None:
     if config.HasField("timeout_seconds") and not config.timeout_seconds:
         raise InvalidRequest("timeout_seconds 0 is not above 0")
     if config.HasField("kafka_topic") and config.kafka_topic != CANDLES.topic:
-        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} has no reader; candles go to {CANDLES.topic!r}")
+        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} is not read by any part; use {CANDLES.topic!r}")

@@ -40,7 +40,7 @@ def decode_joined(
     """
     try:
         if table.decode_joined is None:
-            raise InvalidRequest(f"topic {table.topic} has no joined records")
+            raise InvalidRequest(f"topic {table.topic} does not take joined records")
         parts = split_records(dict(record["headers"] or ()), record["payload"])
     except Exception as error:
         return [{"kind": REFUSED_KIND, "control": {"reason": reason_of(error)}}]

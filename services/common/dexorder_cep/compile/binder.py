@@ -221,7 +221,7 @@ def _case(operands: tuple[Typed, ...], node: syntax.Operation) -> Typed:
     common = common_type([each.type for each in values])
     if common is None:
         names = ", ".join(dict.fromkeys(each.type.flink_name() for each in values))
-        raise refuse(node.at, f"the values of CASE have no common type: {names}")
+        raise refuse(node.at, f"the values of CASE have different types: {names}; use CAST")
     converted = [convert(each, common) for each in values]
     parts = [part for pair in zip(conditions, converted, strict=False) for part in pair]
     return Apply("CASE", (*parts, converted[-1]), common)

@@ -162,7 +162,7 @@ def _percent(given: Mapping[str, str]) -> float:
 def _period(value: str | None, source: str, table_period: int | None) -> int:
     if source == "ticks":
         if value is not None:
-            raise InvalidSql(0, 0, f"period: {value[:60]!r} is for ohlc; a trigger on ticks has no period")
+            raise InvalidSql(0, 0, f"period: {value[:60]!r} is for ohlc; leave it out for ticks")
         return 0
     if value is None:
         return table_period or 60

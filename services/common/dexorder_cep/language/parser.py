@@ -317,7 +317,7 @@ def _pattern(reader: TokenReader) -> tuple[Quantified, ...]:
         token = reader.identifier("a variable of the pattern")
         found.append(_quantified(reader, token.text, token.at))
     if not found:
-        raise refuse(reader.at, "the pattern has no variable")
+        raise refuse(reader.at, "the pattern is empty; name at least one variable")
     return tuple(found)
 
 

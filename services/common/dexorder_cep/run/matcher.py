@@ -202,7 +202,7 @@ def skip_target(plan: MatchPlan, first: int, after: int, bounds: tuple[int, ...]
     end = bounds[variable + 1] if variable + 1 < len(bounds) else after
     name = plan.variables[variable]
     if begin >= end:
-        raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: the match has no row of {name}")
+        raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: the match contains no row of {name}")
     target = begin if plan.skip == "first" else end - 1
     if target == first:
         raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: that is the first row of the match")

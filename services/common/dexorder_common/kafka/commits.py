@@ -115,7 +115,7 @@ def committed_ranges(offset: int, metadata: str, *, end: int) -> list[Range]:
         return []
     text = _before_checksum(offset, metadata)
     if text is None:
-        raise ValueError("it has no checksum of ours, so its end is unknown")
+        raise ValueError("our checksum is missing, so its end is unknown")
     return [(start, min(stop_offset, end)) for start, stop_offset in decode_ranges(offset, text) if start < end]
 
 

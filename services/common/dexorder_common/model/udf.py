@@ -81,7 +81,9 @@ class UdfInput:
         if self.periods and self.table == TICKS:
             raise InvalidRequest(f"UDF {name}: input.periods {list(self.periods)} do not belong to table ticks")
         if self.history and self.table == TICKS:
-            raise InvalidRequest(f"UDF {name}: input.history does not belong to table ticks, which has no history")
+            raise InvalidRequest(
+                f"UDF {name}: input.history does not belong to table ticks; history is fetched for ohlc only"
+            )
         if not 0 <= (self.since_ns or 0) <= MAX_TIME_NS:
             raise InvalidRequest(f"UDF {name}: input.since {self.since_ns} is outside [0, {MAX_TIME_NS}] nanoseconds")
         if not 0 <= self.window_seconds <= 31 * 86_400:

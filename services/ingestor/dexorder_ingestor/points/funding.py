@@ -93,7 +93,7 @@ def _read_rate(row: Any, facts: PointFacts, market_id: str) -> tuple[int, Values
         given = row.get(facts.fields.get("mark_price", ""))
         mark_price = float(given) if given not in (None, "") else 0.0
     except (KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"a funding rate has no valid values: {row!r:.120}", kind="values") from error
+        raise BadAnswer(f"a funding rate has invalid values: {row!r:.120}", kind="values") from error
     good = 0 < time_ms < _EXACT_MS and abs(rate) < 1 and 0 <= mark_price < math.inf  # not for NaN either
     if not good:
         raise BadAnswer(f"a funding rate has impossible values: {row!r:.120}", kind="values")

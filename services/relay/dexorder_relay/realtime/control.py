@@ -59,7 +59,7 @@ class Connected:
         """Return why the ingestor must not receive an instruction; empty if it may."""
         topic, written = control.config.kafka_topic, ", ".join(sorted(self.topics))
         if control.config.HasField("kafka_topic") and topic not in self.topics:
-            return f"kafka_topic {topic[:64]!r} has no reader; the ingestor may write to {written}"
+            return f"kafka_topic {topic[:64]!r} is not read by any part; use one of {written}"
         return ""
 
 

@@ -77,7 +77,7 @@ def test_nautilus_gets_the_exact_decimals_and_no_file_twice(tmp_path: Path) -> N
     assert ticks.parent == tmp_path / "data" / "trade_tick" / "BTCUSDT-PERP.SIM"
     assert pq.read_table(ticks)["aggressor_side"].to_pylist() == [1, 2, 0]
     for rows, text in (
-        (candles(0), "no rows"),
+        (candles(0), "is empty"),
         (Rows(candles(1).to_arrow().set_column(3, "open", [[1e-17]])), "digits"),
     ):
         with pytest.raises(ExportFailed, match=text):

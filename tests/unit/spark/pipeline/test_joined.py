@@ -136,7 +136,7 @@ def test_one_that_the_relay_does_not_know_is_refused_at_the_second_decoding() ->
         (joined(*PARTS, dx_version="2"), TRADES, "header dx-version '2' of a joined record is not 1"),
         ((b"\x0a\x7f", {**JOINED_HEADERS}), TRADES, "the value of 2 bytes is not a JoinedRecords"),
         (joined(*PARTS[:1] * (MAX_JOINED_RECORDS + 1)), TRADES, "5001 records are joined; at most 5000 are allowed"),
-        (joined(*PARTS), CANDLES, "topic dexorder.ohlc has no joined records"),
+        (joined(*PARTS), CANDLES, "topic dexorder.ohlc does not take joined records"),
     ],
 )
 def test_one_that_cannot_be_read_is_refused_as_a_whole(record: Record, table: PageTable, reason: str) -> None:

@@ -135,7 +135,7 @@ class Call(CallContext):
             return
         self._deframer.finish()
         if not self._requests:
-            raise InvalidRequest("the request has no message")
+            raise InvalidRequest("the request message is missing")
         whole, self._requests = self._requests[0], ()
         self._run(whole)
 

@@ -168,7 +168,7 @@ class AgreedFeed:
         if self._since_ns is not None:
             return self._add_between(trades, now_ns)
         if not trades and self._is_known:
-            raise BadAnswer("the answer has no trades, although some are known", kind="hole")
+            raise BadAnswer("the answer is without trades, although some are known", kind="hole")
         self._newest, self._clock_ns = trades, answer.clock_ns
         self._offsets_ns.append(answer.clock_ns - now_ns)
         self._is_known = bool(trades)

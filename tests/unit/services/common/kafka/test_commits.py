@@ -80,7 +80,7 @@ def test_text_is_limited_to_whole_pairs(case: tuple[int, list[Range]], limit: in
 
 @pytest.mark.parametrize("metadata", ["BBBC", "BBBC9\x7f", "BBX\ufffdU", "NOT.OURS", "B.", "BB.", "BBBC.AAAA"])
 def test_metadata_that_is_not_ours_is_refused(metadata: str) -> None:
-    with pytest.raises(ValueError, match="no checksum of ours"):
+    with pytest.raises(ValueError, match="our checksum is missing"):
         committed_ranges(0, metadata, end=100)
 
 
@@ -113,7 +113,7 @@ def test_start_is_the_commit(metadata: str, acked: tuple[Range, ...]) -> None:
 def test_metadata_of_others_is_not_used() -> None:
     found = start_position(5, "BBX\ufffd")
     assert (found.offset, found.acked, found.committed) == (5, (), False)
-    assert "no checksum" in found.warning
+    assert "checksum is missing" in found.warning
 
 
 # ---- metadata of GetOffsets and SetOffsets

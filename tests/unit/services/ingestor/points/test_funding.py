@@ -143,7 +143,7 @@ def test_a_page_has_these_bytes() -> None:
     ("change", "fault"),
     [
         ({"symbol": "ETHUSDT"}, "is of 'ETHUSDT' instead of BTCUSDT"),
-        ({"fundingRate": None}, "no valid values"),
+        ({"fundingRate": None}, "invalid values"),
         ({"fundingRate": "nan"}, "impossible values"),
         ({"fundingRate": "1.5"}, "impossible values"),
         ({"markPrice": "-1"}, "impossible values"),

@@ -91,7 +91,7 @@ async def test_a_topic_that_nobody_reads_is_refused_before_it_reaches_an_ingesto
     async with suite(tmp_path) as s, watching(s, "a") as seen:
         for topic, outcome in (("dexorder.typo", REFUSED), ("", REFUSED), ("dexorder.ohlc", APPLIED)):
             ((_, got, reason),) = await instruct(s, CONFIG_UPDATE, config=ingest.IngestorConfig(kafka_topic=topic))
-            assert got == outcome and ("has no reader" in reason) == (outcome == REFUSED)
+            assert got == outcome and ("is not read by any part" in reason) == (outcome == REFUSED)
         assert [each.config.kafka_topic for each in seen] == ["dexorder.ohlc"]
 
 
