@@ -1,6 +1,6 @@
 """A day of one-minute candles of many symbols with one command, beside ccxt alone.
 
-    .venv/bin/python -m bench.many_symbols [--symbols 620] [--slots 4]
+    .venv/bin/python -m bench.many_symbols [--symbols 620] [--slots 4] [--files]
 
 Starts a suite whose simulated exchange has so many further markets, each with a candle every minute, writes a file of
 tickers and runs ``dexorder history --file``. Then ccxt alone fetches the same symbols with as many clients as slots and
@@ -37,6 +37,7 @@ MINUTES = 1_440
 MINUTE_MS = 60_000
 SINCE, UNTIL = "2024-01-15", "2024-01-16"
 _CALLS = "dexorder_ingestor_calls_total"
+_FILES = "dexorder_ingestor_archive_files_total"
 _TIMES = {
     "dexorder_ingestor_call_seconds_sum": "in calls",
     "dexorder_ingestor_rate_limit_wait_seconds_total": "of it waiting for the pace",
@@ -79,7 +80,10 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
     """Run the command and ccxt; return the table and the command's exit code."""
     tickers = folder / "tickers.txt"
     tickers.write_text("".join(f"{symbol}.SIM\n" for symbol in wanted))
-    before, cpu_before = {name: suite.metric("ingestor", name) for name in (_CALLS, *_TIMES)}, all_cpu_seconds(suite)
+    before, cpu_before = (
+        {name: suite.metric("ingestor", name) for name in (_CALLS, _FILES, *_TIMES)},
+        all_cpu_seconds(suite),
+    )
     started, command_before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     span = ("--since", SINCE, "--until", UNTIL)
     files = ("--file", str(tickers), "--state", str(folder / "run"))
@@ -95,6 +99,7 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
     alone, alone_calls = asyncio.run(ccxt_alone(suite, wanted))
     rows = [
         report.Row("seconds", f"{seconds:.1f}", f"{alone:.1f}", f"{alone / seconds:.2f}", "at least 1.0"),
+        report.Row("files a symbol", f"{grown.pop(_FILES) / len(wanted):.2f}", "", "", ""),
         report.Row("calls a symbol", f"{calls / len(wanted):.2f}", f"{alone_calls / len(wanted):.2f}", "", ""),
         report.Row(
             f"CPU ms a symbol, all {sum(cpu.values()) * 1_000 / len(wanted):.0f}",
@@ -126,16 +131,17 @@ def main() -> int:
     parser.add_argument(
         "--slots", type=int, default=SLOTS, help="of the ingestor; ccxt alone has as many clients as ever"
     )
+    parser.add_argument("--files", action="store_true", help="the exchange has files of whole days")
     options = parser.parse_args()
     print(report.heading("Many symbols"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        text, code = _run(Path(folder), options.symbols, options.slots)
+        text, code = _run(Path(folder), options.symbols, options.slots, files=options.files)
     print(text)
     return code
 
 
-def _run(folder: Path, count: int, slots: int) -> tuple[str, int]:
-    exchanges = write_exchanges(folder, {"historical": slots})
+def _run(folder: Path, count: int, slots: int, *, files: bool) -> tuple[str, int]:
+    exchanges = write_exchanges(folder, {"historical": slots}, files=files)
     with running_suite(folder / "suite", "--exchanges", exchanges, DEXORDER_SIM_MARKETS=str(count)) as suite:
         return measure(suite, further_symbols(count), folder)
 

@@ -167,6 +167,8 @@ def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
     venues = content["exchanges"]
     for name in [name for name in venues if name.startswith(SIM_VENUES)]:
         venues[name] = {**venues[name], "rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
+        if venues[name].get("archive"):
+            venues[name]["archive"] = f"http://{address}"
     (options.directory / EXCHANGES_FILE).write_text(yaml.safe_dump(content, sort_keys=False))
 
 

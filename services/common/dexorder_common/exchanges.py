@@ -41,6 +41,8 @@ class Exchange(FileModel):
     """Replaces the same parts of ws(s) URLs."""
     other_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By ``host[:port]`` of REST URLs, others that serve the same; repeated queries for evidence use them in turn."""
+    archive: str | None = None
+    """URL of the server with the exchange's files of whole days, as ``https://data.example.com``; none by default."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Merged into ccxt's ``options``."""
     rate_per_second: float | None = Field(default=None, gt=0)
@@ -55,6 +57,14 @@ class Exchange(FileModel):
         for host in (*value, *(host for hosts in value.values() for host in hosts)):
             if not host or "/" in host or host != host.strip():
                 raise ValueError(f"{host!r} is not a host; use api.example.com or 127.0.0.1:9000, without https://")
+        return value
+
+    @field_validator("archive")
+    @classmethod
+    def _server(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "https://host")
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query or parts.fragment:
+            raise ValueError(f"{value!r} is not the URL of a server; use https://data.example.com, without a path")
         return value
 
     @field_validator("ccxt")

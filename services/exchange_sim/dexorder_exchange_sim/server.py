@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dexorder_common.config import split_address
 from dexorder_common.packages import install_command
+from dexorder_exchange_sim import day_files
 from dexorder_exchange_sim.candles import Source
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_exchange_sim.dialects import binance, bybit
@@ -95,6 +96,7 @@ class Simulator:
         app.router.add_post("/sim/ids", self._begin_ids_again)
         app.router.add_get("/sim/sockets", self._get_sockets)
         app.router.add_post("/sim/sockets", self._strike_sockets)
+        app.router.add_get(day_files.PATH, self._day_file)
         app.router.add_get("/{path:.*}", self._exchange)
         return app
 
@@ -154,6 +156,12 @@ class Simulator:
         except ValueError as error:
             return _json({"error": str(error)}, status=400)
         return _json({"time_ns": now_ns})
+
+    async def _day_file(self, request: web.Request) -> web.Response:
+        """Return a day of candles as Binance's archive has it, without faults, rate and weight."""
+        self.stats.request(request.path, now_s=time.monotonic())
+        content = day_files.day_file(self.venue, request.match_info, self.clock.now_ns())
+        return web.Response(body=content, status=200 if content else 404, content_type="application/zip")
 
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
         is_socket = request.headers.get("Upgrade", "").lower() == "websocket"

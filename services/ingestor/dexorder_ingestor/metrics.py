@@ -39,6 +39,7 @@ class IngestorMetrics:
         )
         self.evidence_calls = counter("evidence_calls", "Queries made only to verify holes.", _VENUE)
         self.contradictions = counter("contradictions", "Answers that contradict an earlier answer.", _VENUE)
+        self.archive_files = counter("archive_files", "Files of whole days asked for.", ("venue", "outcome"))
         # gateway and relay
         self.pages = counter("pages", "Pages acknowledged by Kafka.", _VENUE)
         self.candles = counter("candles", "Candles in these pages.", _VENUE)

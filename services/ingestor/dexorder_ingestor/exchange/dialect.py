@@ -122,6 +122,23 @@ class PointFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveFacts:
+    """Facts about the files of whole days of candles that an exchange publishes beside its API.
+
+    A file is a ZIP of one CSV file with the same name. It is used only if the exchanges file names the server.
+
+    Attributes:
+        path: Path of a file: the exchange's id of a spot ``market``, ccxt's ``period``, the ``day`` as 2024-01-31.
+        columns: Columns of its rows.
+        source: Where the files are documented.
+    """
+
+    path: str
+    columns: Columns
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorFacts:
     """Facts about the errors of an exchange.
 
@@ -189,6 +206,7 @@ class Dialect:
     Attributes:
         ccxt: ccxt's id of the exchange.
         points: By dataset without periods, how its history is queried.
+        archive: Its files of whole days; None without any. A twin has none.
         twins: ccxt's ids of other exchanges with the same API.
     """
 
@@ -198,6 +216,7 @@ class Dialect:
     points: Mapping[Dataset, PointFacts] = field(default_factory=dict)
     errors: ErrorFacts = ErrorFacts()
     quirks: Quirks = Quirks()
+    archive: ArchiveFacts | None = None
     twins: tuple[str, ...] = ()
 
     @property

@@ -30,6 +30,7 @@ from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.answers import MS_NS, Attempts, BadAnswer
+from dexorder_ingestor.exchange.archive import Archive
 from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CallLimits
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.failures import (
@@ -116,6 +117,11 @@ class CcxtVenue:
         self.shapes = self.learnt.shapes
         self.absences = KnownAbsences()
         self.known_time: KnownTime | None = None
+        self.archive = (
+            Archive(name, exchange.archive, self.dialect.archive, metrics, clock)
+            if exchange.archive and self.dialect.archive
+            else None
+        )
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 
     @asynccontextmanager
@@ -132,6 +138,8 @@ class CcxtVenue:
     async def close(self) -> None:
         """Close every connection; call once, when no session is in use."""
         await asyncio.gather(*(session.client.close() for session in self._idle))
+        if self.archive:
+            await self.archive.close()
         self.rate_limiter.bucket.close()
 
     def new_client(self, package: Any = ccxt, **options: Any) -> Any:
@@ -345,6 +353,19 @@ class CcxtSession:
             return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
 
         return await self.query(f"{symbol} {timeframe} {window}", fetch)
+
+    async def day_file(self, symbol: str, period_seconds: int, day: TimeRange) -> tuple[list[Candle], int] | None:
+        """Return all candles of a UTC day from the exchange's files, and the time; None without a whole file."""
+        archive, market = self.venue.archive, self.client.markets[symbol]
+        if archive is None or not market.get("spot"):
+            return None
+        candles = await archive.day(str(market["id"]), period_seconds, day)
+        return None if candles is None else (candles, self.venue.clock.wall_ns())
+
+    def judge_file(self, *, tallies: bool) -> None:
+        """Note whether the candles of a file agree with the exchange's coarser candles."""
+        if self.venue.archive:
+            self.venue.archive.judge(tallies=tallies)
 
     async def _candles_from_trades(
         self, symbol: str, period_seconds: int, window: TimeRange, skip: Collection[int]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from dexorder_common.model.checksum import aggregate, agrees, tallies
 from dexorder_common.model.page import Candle
-from dexorder_common.model.periods import count_periods, open_times, split_by_periods
+from dexorder_common.model.periods import count_periods, floor_to_grid, open_times, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answer_shape import Answered, AnswerShapes
 from dexorder_ingestor.history.paging import QueryWindows
+
+_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class CellStream:
         self._shapes = shapes
         self._last_answer: Answered | None = None
         self._checked: list[CheckedCell] = []
+        self._days_until_ns = 0
         self.retries = 0
         """Queries about the first cell since it did not tally."""
         self.is_undecided = False
@@ -103,6 +107,58 @@ class CellStream:
     def cell(self) -> TimeRange | None:
         """The first cell that is not settled; None if all are."""
         return self._todo[-1] if self._todo else None
+
+    def next_day(self) -> TimeRange | None:
+        """Return the UTC day of the next candle if its file saves a query: half a call of it is still to be fetched.
+
+        None once a cell has not tallied; each day is returned once.
+        """
+        assert self.cell, "there is a cell left"
+        if self.retries or self._next_ns >= self.cell.end_ns:
+            return None
+        start_ns = floor_to_grid(self._next_ns, _DAY_SECONDS)
+        day = TimeRange(start_ns, start_ns + _DAY_SECONDS * SECOND_NS)
+        rest = day.intersect(TimeRange(self._next_ns, self._end_ns))
+        is_long = rest and count_periods(rest, self._windows.period) > self._windows.limits.candles // 2
+        if not is_long or day.start_ns < self._days_until_ns or day.end_ns > self._windows.closed_end_ns:
+            return None
+        self._days_until_ns = day.end_ns
+        return day
+
+    def add_day(self, day: TimeRange, candles: Sequence[Candle]) -> bool:
+        """Add all candles of a day, which no query has brought, if all of its cells tally; return whether they do.
+
+        A file may be older than the exchange's present candles, so the sums of trades and quote volumes count too.
+        """
+        end_ns = min(day.end_ns, self._end_ns)
+        found = self._candles | {c.open_ns: c for c in candles if self._next_ns <= c.open_ns < end_ns}
+        for cell in self._todo:
+            if cell.start_ns < end_ns and not self._is_sum(cell, [found[t] for t in self._opens(cell) if t in found]):
+                return False
+        self._candles, self._next_ns, self._last_answer = found, end_ns, None
+        self._check()
+        return True
+
+    def _opens(self, cell: TimeRange) -> Sequence[int]:
+        return open_times(cell, self._windows.period)
+
+    def _is_sum(self, span: TimeRange, finer: Sequence[Candle]) -> bool:
+        """Return whether candles add up to a cell, with their trades and quote volumes."""
+        cell = self._cells.get(span.start_ns)
+        if not tallies(cell, aggregate(finer), len(self._opens(span)), self._tolerance):
+            return False
+        trades, quotes = [c.trade_count for c in finer], [c.quote_volume for c in finer]
+        if cell is None:
+            return True
+        if (
+            cell.trade_count is not None
+            and None not in trades
+            and cell.trade_count != sum(each or 0 for each in trades)
+        ):
+            return False
+        if cell.quote_volume is None or None in quotes:
+            return True
+        return abs(fsum(each or 0 for each in quotes) - cell.quote_volume) <= self._tolerance * cell.quote_volume
 
     def next_window(self) -> TimeRange:
         """Return the window of the next query."""

@@ -299,6 +299,8 @@ class _Cells:
                 self._leave(stream.give_up(), cells)
                 await self._take(stream.take(), coarse, fetched_ns)
                 continue
+            if await self._add_file(stream, coarse):
+                continue
             window = stream.next_window()
             if job.is_impossible(cell) or not await self._fetch.wait(stream.retries):
                 self._leave(stream.give_up(), cells)
@@ -317,8 +319,28 @@ class _Cells:
             await self._take(stream.take(), coarse, fetched_ns)
         await self._settle_left()
 
-    async def _take(self, checked: list[CheckedCell], coarse: CandlePage, fetched_ns: int) -> None:
-        """Take cells that tally, after all before them."""
+    async def _add_file(self, stream: CellStream, coarse: CandlePage) -> bool:
+        """Add a whole day from the exchange's files, if that saves a query; return whether one was added.
+
+        A file proves nothing: its candles count where they tally with cells that a query has brought, and absent
+        candles are left to queries.
+        """
+        found = await self._job.day_file(day) if (day := stream.next_day()) else None
+        if day is None or found is None:
+            return False
+        candles, fetched_ns = found
+        self._job.judge_file(tallies=stream.add_day(day, candles))
+        await self._take(stream.take(), coarse, fetched_ns, are_queried=False)
+        return True
+
+    async def _take(
+        self, checked: list[CheckedCell], coarse: CandlePage, fetched_ns: int, *, are_queried: bool = True
+    ) -> None:
+        """Take cells that tally, after all before them.
+
+        Args:
+            are_queried: Their candles answered a query; otherwise they show nothing about later answers.
+        """
         times_ns, agreeing = sorted([coarse.fetched_ns, fetched_ns]), False
         for each in checked:
             if await self._is_doubtful(each):
@@ -333,6 +355,7 @@ class _Cells:
             else:
                 self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
         self._agreeing += agreeing
+        self._counted += agreeing and not are_queried
         if checked:
             await self._hand_on()
 

@@ -342,6 +342,14 @@ class FetchJob:
             self.newest.note(found)
         return found, fetched_ns
 
+    async def day_file(self, day: TimeRange) -> tuple[list[Candle], int] | None:
+        """Return all candles of a UTC day from a file of the exchange, and the time; None without a whole file."""
+        return await self._session.day_file(self.dispatch.instrument.symbol, self.dispatch.period_seconds, day)
+
+    def judge_file(self, *, tallies: bool) -> None:
+        """Note whether the candles of a file agree with coarser candles; after some that do not, files are not used."""
+        self._session.judge_file(tallies=tallies)
+
     async def _hand_on_traded(self, page: CandlePage) -> None:
         """Hand a page on, except for ranges without a candle in which a coarser candle has trades."""
         bare = merge(cell for cell in self.traded if any(empty.contains(cell) for empty in page.empty))

@@ -24,7 +24,8 @@ def _load() -> Iterator[tuple[str, Dialect]]:
     for module in dialect_modules():
         dialect: Dialect = module.DIALECT
         for ccxt_id in (dialect.ccxt, *dialect.twins):
-            yield ccxt_id, replace(dialect, ccxt=ccxt_id)
+            archive = dialect.archive if ccxt_id == dialect.ccxt else None
+            yield ccxt_id, replace(dialect, ccxt=ccxt_id, archive=archive)
 
 
 DIALECTS: Mapping[str, Dialect] = dict(_load())

@@ -10,6 +10,9 @@ Trades are aggregates of fills, with numbers that are consecutive in a market; `
 
 The `deliveryDate` of a perpetual future is 2100-12-25, and another one when it is to be delisted.
 
+Files of whole days of spot markets are at `data.binance.vision`, a day after the day (its `binance-public-data`). Their
+times are microseconds from 2025 on.
+
 More hosts: `api3`, `api4`, `api-gcp`. The shipped exchanges file `binance` names the two of the table.
 """
 
@@ -20,6 +23,7 @@ from typing import Any
 
 from dexorder_common.model.datasets import FUNDING
 from dexorder_ingestor.exchange.dialect import (
+    ArchiveFacts,
     CandleFacts,
     Columns,
     DelistingFact,
@@ -73,5 +77,10 @@ DIALECT = Dialect(
         other_hosts={"api.binance.com": ("api1.binance.com", "api2.binance.com")},
         hosts_source="its documentation (spot)",
         delisting=DelistingFact("deliveryDate", never="4133404800000"),
+    ),
+    archive=ArchiveFacts(
+        "/data/spot/daily/klines/{market}/{period}/{market}-{period}-{day}.zip",
+        columns=_COLUMNS,
+        source="its `binance-public-data`",
     ),
 )

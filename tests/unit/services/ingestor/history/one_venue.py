@@ -8,6 +8,8 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.history import Dispatch
+from dexorder_common.model.page import Candle
+from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
@@ -51,6 +53,12 @@ class OneVenue:
 
     def limits_of(self, symbol: str) -> CallLimits:
         return self.limits
+
+    async def day_file(self, symbol: str, period_seconds: int, day: TimeRange) -> tuple[list[Candle], int] | None:
+        return None
+
+    def judge_file(self, *, tallies: bool) -> None:
+        return
 
     async def sleep(self, seconds: float) -> None:
         self.clock_ns += round(seconds * SECOND_NS)

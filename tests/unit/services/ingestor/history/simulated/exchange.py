@@ -19,7 +19,7 @@ from dexorder_ingestor.exchange.answer_shape import AnswerShapes
 from dexorder_ingestor.exchange.dialect import CandleFacts, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from tests.unit.services.ingestor.history.one_venue import OneVenue
-from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
+from tests.unit.services.ingestor.history.simulated.world import BEFORE, BEHIND, SYMBOL, World
 
 Rows = list[Candle]
 CALL_NS = SECOND_NS // 10
@@ -41,6 +41,22 @@ LIES: dict[str, Callable[[Rows, Rows, random.Random], Rows]] = {
     "other symbol": lambda rows, other, dice: other,
 }
 """Kind -> what is answered instead of the true rows, given those of another symbol too."""
+
+
+def _edited(rows: Rows, dice: random.Random) -> Rows:
+    """Return candles of which some have another close and volume, as before a correction."""
+    return [c._replace(close=c.low, volume=c.volume * 2) if dice.random() < 0.05 else c for c in rows]
+
+
+FILES: dict[str, Callable[[Rows, random.Random], Rows]] = {
+    "true": lambda rows, dice: rows,
+    "other symbol": lambda rows, dice: rows,
+    "edited": _edited,
+    "shifted": lambda rows, dice: [
+        b._replace(open_ns=a.open_ns) for a, b in zip(rows, rows[1:] + rows[:1], strict=True)
+    ],
+}
+"""Kind -> what a file of a day holds, given its true candles, or another symbol's."""
 DROPPING = tuple(kind for kind in LIES if kind != "other symbol")
 """The kinds that invent nothing."""
 
@@ -64,6 +80,8 @@ class Exchange(OneVenue):
         calls: Queries so far.
         lies: Queries answered with a lie.
         failed: Queries that failed at random.
+        files: Files of days that were fetched.
+        tallies: Whether each of these agreed with coarser candles.
         log: A line for each faulty answer.
         on_call: Called at each query; may raise Killed.
     """
@@ -79,7 +97,8 @@ class Exchange(OneVenue):
         )
         self.agreement.incomplete.note(true=world.good_answers)
         self.agreement.foreign.note(true=world.good_answers)
-        self.calls = self.lies = self.failed = 0
+        self.calls = self.lies = self.failed = self.files = 0
+        self.tallies: list[bool] = []
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
         self._dice = random.Random(f"{world.seed}/lies")
@@ -125,6 +144,23 @@ class Exchange(OneVenue):
             self._refuse_impossible(honest, window, skip)
             honest = [c for c in honest if c.open_ns not in skip]
         return self._perhaps_a_lie(honest, window, period_seconds), self.clock_ns
+
+    async def day_file(self, symbol: str, period_seconds: int, day: TimeRange) -> tuple[list[Candle], int] | None:
+        """Return a file, which is whole where the history is; before and after the history any candles will do."""
+        kind, known = self.world.files, range(-BEFORE, self.world.periods + BEHIND)
+        if not kind:
+            return None
+        rows = self.world.other if kind == "other symbol" else self.world.market
+        found = [
+            rows.get(t) or Candle(t, 1, 1, 1, 1, 0) for t in range(day.start_ns, day.end_ns, period_seconds * SECOND_NS)
+        ]
+        if any(c.open_ns not in rows and self.number(c.open_ns) in known for c in found):
+            return None  # the product refuses a file with an absent candle
+        self.files += 1
+        return FILES[kind](found, self._dice), self.clock_ns
+
+    def judge_file(self, *, tallies: bool) -> None:
+        self.tallies.append(tallies)
 
     def number(self, open_ns: int) -> int:
         """Return the number of the period of a time."""

@@ -97,6 +97,7 @@ class World:
         cells: Coarser periods that the exchange has, seconds; they are checksums.
         untruth: What is untrue for a while, in candles of all periods; None if nothing is.
         good_answers: Answers that the exchange gave before, all true.
+        files: What is in the exchange's files of whole days, see `exchange.FILES`; empty for no files.
     """
 
     seed: int
@@ -115,6 +116,7 @@ class World:
     cells: tuple[int, ...] = ()
     untruth: Untruth | None = None
     good_answers: int = 0
+    files: str = ""
 
     def open_ns(self, number: int) -> int:
         """Return the open time of a period."""
