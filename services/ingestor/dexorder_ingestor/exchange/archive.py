@@ -70,7 +70,7 @@ def read_day(facts: ArchiveFacts, name: str, content: bytes, period_seconds: int
 
 def _in_milliseconds(rows: list[Any]) -> list[Any]:
     """Return rows whose first column is a time in milliseconds; if one is not whole, all stay as they are."""
-    times = [row[0] if isinstance(row, list) and row else None for row in rows]
+    times: list[Any] = [row[0] if isinstance(row, list) and row else None for row in rows]
     if not all(type(time) is int and time > _MICROSECONDS and not time % 1_000 for time in times):
         return rows
     return [[time // 1_000, *row[1:]] for time, row in zip(times, rows, strict=True)]

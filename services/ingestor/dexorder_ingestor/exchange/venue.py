@@ -356,8 +356,8 @@ class CcxtSession:
 
     async def day_file(self, symbol: str, period_seconds: int, day: TimeRange) -> tuple[list[Candle], int] | None:
         """Return all candles of a UTC day from the exchange's files, and the time; None without a whole file."""
-        archive, market = self.venue.archive, self.client.markets[symbol]
-        if archive is None or not market.get("spot"):
+        archive = self.venue.archive
+        if archive is None or not (market := self.client.markets[symbol]).get("spot"):
             return None
         candles = await archive.day(str(market["id"]), period_seconds, day)
         return None if candles is None else (candles, self.venue.clock.wall_ns())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -16,11 +17,11 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange import archive
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.archive import MAX_FAILURES, MAX_FILE_BYTES, MAX_UNPACKED_BYTES, Archive, read_day
+from dexorder_ingestor.exchange.dialect import ArchiveFacts
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.metrics import IngestorMetrics
 
-FACTS = dialect_of("binance").archive
-assert FACTS is not None
+FACTS = cast(ArchiveFacts, dialect_of("binance").archive)
 DAY_NS = 86_400 * SECOND_NS
 START_NS = 18_523 * DAY_NS
 """2020-09-18."""
