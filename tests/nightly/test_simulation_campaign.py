@@ -13,7 +13,8 @@ from tests.seeds import seeded
 from tests.simulation.__main__ import PARTS, run_many, simulate_of
 
 RUNS = {
-    "history": 6_000,
+    "history": 5_000,
+    "history-files": 1_000,
     "realtime": 4_000,
     "events": 6_000,
     "triggers": 1_500,

@@ -14,6 +14,7 @@ from tests.simulation.run import Broken, Run
 
 PARTS = {
     "history": "history",
+    "history-files": "history:simulate_files",
     "realtime": "realtime_profiles",
     "events": "events",
     "triggers": "triggers",

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.exchange.dialect import CallLimits
 from tests.simulation.chain import ingestor
 from tests.simulation.chain.client import Asked, Client
 from tests.simulation.chain.driver import Driver
 from tests.simulation.chain.parts import Parts
 from tests.simulation.chain.relay import Relay
 from tests.simulation.chain.supervisor import causes
-from tests.simulation.exchange.history import wall_ns
+from tests.simulation.exchange.history import draw_world, wall_ns
 from tests.simulation.history_checks import check_end, check_outcome
 from tests.simulation.kafka import serve_gateway
 from tests.simulation.loop import SECOND_NS, WORLD, Process
 from tests.simulation.network import Weather
 from tests.simulation.run import Broken, Run, silence
-from tests.unit.services.ingestor.history.simulated.world import SYMBOL, History, Untruth, World
+from tests.unit.services.ingestor.history.simulated.world import SYMBOL
 
 TICKER = f"{SYMBOL}.SIM"
 REFRESH_SHARE, CANCEL_SHARE = 0.25, 0.15
@@ -42,6 +41,7 @@ class Plan:
         requests: Requests of each client.
         refresh_cancelled: A second client refreshes ranges and cancels at once.
         asks_again: The first client asks again for what was provisional.
+        files: The exchange has coarser candles, and files of whole days, which are absent, true or false.
     """
 
     faulty_seconds: float = FAULTS_END
@@ -54,6 +54,7 @@ class Plan:
     restores: bool = False
     refresh_cancelled: bool = False
     asks_again: bool = False
+    files: bool = False
 
 
 def drawn(seed: int) -> Plan:
@@ -82,7 +83,9 @@ class Chain:
     def __post_init__(self) -> None:
         dice = self.run.generator("world")
         self.dice = self.run.generator("scenario")
-        self.parts = Parts(self.run, _world(self.run.seed, dice, self.plan))
+        plan = self.plan
+        world = draw_world(self.run.seed, dice, plan.lies, hides=plan.hides, files=plan.files)
+        self.parts = Parts(self.run, world)
         self.parts.fault_ns = wall_ns(dice.uniform(0.0, 600.0))
         self.relay = Relay(self.parts)
         supervisor = self.parts.supervisor
@@ -330,26 +333,9 @@ def simulate(seed: int, plan: Plan | None = None) -> Run:
     return run
 
 
-def _world(seed: int, dice: Random, plan: Plan) -> World:
-    periods = 600
-    outages = tuple((dice.randint(0, periods), dice.randint(1, 60)) for _ in range(dice.choice([0, 1, 2])))
-    untruth = None
-    if plan.hides:
-        untruth = Untruth(
-            dice.randint(0, periods - 50), dice.randint(5, 40), dice.choice([60.0, 200.0, 900.0]), intact=False
-        )
-    history = History(dice.choice([1.0, 1.0, 0.97]), outages)
-    return World(
-        seed,
-        history,
-        periods,
-        60,
-        CallLimits(100, wide=dice.random() < 0.5),
-        page=100,
-        lies=plan.lies,
-        untruth=untruth,
-        good_answers=2_000,
-    )
+def simulate_files(seed: int) -> Run:
+    """Run a seed whose exchange has files of whole days."""
+    return simulate(seed, replace(drawn(seed), files=True))
 
 
 async def _for_ever() -> None:

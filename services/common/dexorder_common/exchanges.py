@@ -63,7 +63,8 @@ class Exchange(FileModel):
     @classmethod
     def _server(cls, value: str | None) -> str | None:
         parts = urlsplit(value or "https://host")
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query or parts.fragment:
+        is_server = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0  # ValueError: no port
+        if not is_server or "@" in parts.netloc or parts.path or parts.query or parts.fragment:
             raise ValueError(f"{value!r} is not the URL of a server; use https://data.example.com, without a path")
         return value
 

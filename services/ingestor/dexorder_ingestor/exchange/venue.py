@@ -117,11 +117,12 @@ class CcxtVenue:
         self.shapes = self.learnt.shapes
         self.absences = KnownAbsences()
         self.known_time: KnownTime | None = None
-        self.archive = (
-            Archive(name, exchange.archive, self.dialect.archive, metrics, clock)
-            if exchange.archive and self.dialect.archive
-            else None
-        )
+        self.archive: Archive | None = None
+        if exchange.archive and self.dialect.archive:
+            facts, ca_file = self.dialect.archive, client.cafile  # so files need no more than calls do
+            self.archive = Archive(name, exchange.archive, facts, metrics, clock, ca_file=ca_file)
+        elif exchange.archive:
+            log.warning("archive is not used: no files of this exchange are known", exchange=name, ccxt=exchange.ccxt)
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 
     @asynccontextmanager

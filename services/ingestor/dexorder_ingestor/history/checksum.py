@@ -143,22 +143,20 @@ class CellStream:
         return open_times(cell, self._windows.period)
 
     def _is_sum(self, span: TimeRange, finer: Sequence[Candle]) -> bool:
-        """Return whether candles add up to a cell, with their trades and quote volumes."""
+        """Return whether candles add up to a cell, with its number of trades and quote volume if it has them."""
         cell = self._cells.get(span.start_ns)
         if not tallies(cell, aggregate(finer), len(self._opens(span)), self._tolerance):
             return False
-        trades, quotes = [c.trade_count for c in finer], [c.quote_volume for c in finer]
+        trades = [c.trade_count for c in finer if c.trade_count is not None]
+        quotes = [c.quote_volume for c in finer if c.quote_volume is not None]
         if cell is None:
             return True
-        if (
-            cell.trade_count is not None
-            and None not in trades
-            and cell.trade_count != sum(each or 0 for each in trades)
-        ):
+        if cell.trade_count is not None and (len(trades) < len(finer) or sum(trades) != cell.trade_count):
             return False
-        if cell.quote_volume is None or None in quotes:
+        if cell.quote_volume is None:
             return True
-        return abs(fsum(each or 0 for each in quotes) - cell.quote_volume) <= self._tolerance * cell.quote_volume
+        is_whole = len(quotes) == len(finer)
+        return is_whole and abs(fsum(quotes) - cell.quote_volume) <= self._tolerance * cell.quote_volume
 
     def next_window(self) -> TimeRange:
         """Return the window of the next query."""

@@ -26,6 +26,13 @@ def test_sim_gets_the_address_of_the_running_exchange(tmp_path: Path) -> None:
     assert (venue.rest_url, venue.ws_url) == ("http://127.0.0.1:20008", "ws://127.0.0.1:20008")
 
 
+def test_files_of_days_of_sim_are_at_its_address_too(tmp_path: Path) -> None:
+    file = tmp_path / "exchanges.yaml"
+    file.write_text((EXCHANGES / "sim.yaml").read_text() + "    archive: http://127.0.0.1:9000\n")
+    prepare.write_exchanges(file, SuiteOptions(tmp_path, Ports.from_base(20_000)))
+    assert load_exchanges(file)["SIM"].archive == "http://127.0.0.1:20008"
+
+
 def test_every_dialect_of_sim_gets_the_address(tmp_path: Path) -> None:
     file = ROOT / "tests/fakes/exchange/sim-kraken.yaml"
     prepare.write_exchanges(file, SuiteOptions(tmp_path, Ports.from_base(20_000)))

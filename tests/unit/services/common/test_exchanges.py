@@ -23,6 +23,14 @@ def test_shipped_files_are_valid(name: str) -> None:
         ("exchanges: {X: {ccxt: nosuch}}", r"exchanges\.X\.ccxt: .*'nosuch' is not an exchange"),
         ("exchanges: {X: {ccxt: binance, speed: 9}}", r"exchanges\.X\.speed"),
         ("exchanges: {X: {ccxt: binance, slots: {historical: -1}}}", r"exchanges\.X\.slots\.historical"),
+        (
+            "exchanges: {X: {ccxt: binance, archive: data.example.com}}",
+            r"exchanges\.X\.archive: .* not the URL of a ser",
+        ),
+        ("exchanges: {X: {ccxt: binance, archive: 'ftp://data.example.com'}}", r"exchanges\.X\.archive"),
+        ("exchanges: {X: {ccxt: binance, archive: 'https://data.example.com/x'}}", r"exchanges\.X\.archive"),
+        ("exchanges: {X: {ccxt: binance, archive: 'https://me:secret@data.example.com'}}", r"exchanges\.X\.archive"),
+        ("exchanges: {X: {ccxt: binance, archive: 'https://data.example.com:port'}}", r"exchanges\.X\.archive"),
         ("exchanges: [", "is not YAML"),
     ],
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import random
+import ssl
+import struct
 import zipfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import cast
 
 import pytest
@@ -22,6 +27,7 @@ from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.metrics import IngestorMetrics
 
 FACTS = cast(ArchiveFacts, dialect_of("binance").archive)
+CA_FILE = ssl.get_default_verify_paths().openssl_cafile
 DAY_NS = 86_400 * SECOND_NS
 START_NS = 18_523 * DAY_NS
 """2020-09-18."""
@@ -65,6 +71,17 @@ def test_a_literal_file_is_read(text: str) -> None:
     assert read_day(FACTS, NAME, packed(text), PERIOD, DAY) == CANDLES
 
 
+def far_away() -> bytes:
+    """Return a file whose place in the ZIP is the largest number."""
+    content, place = packed(lines()), struct.pack("<HHQ", 1, 8, 2**64 - 1)
+    entry = content.index(b"PK\1\2")
+    head, names_end, end = content[:entry], entry + 46 + len(NAME), content.index(b"PK\5\6")
+    central = content[entry : entry + 30] + struct.pack("<H", len(place)) + content[entry + 32 : entry + 42]
+    central += b"\xff" * 4 + content[entry + 46 : names_end] + place
+    last = content[end : end + 12] + struct.pack("<I", len(central)) + content[end + 16 :]
+    return head + central + last
+
+
 GOOD = packed(lines())
 ATTACKS = {
     "empty": b"",
@@ -74,6 +91,7 @@ ATTACKS = {
     "another market's": packed(lines(), name="ETHUSDT-12h-2020-09-18.csv"),
     "a path": packed(lines(), name=f"../{NAME}"),
     "two files": packed(lines(), other=""),
+    "a place beyond all": far_away(),
     "an unusual packing": packed(lines(), compression=zipfile.ZIP_LZMA),
     "a bomb": packed(" " * (MAX_UNPACKED_BYTES + 1)),
     "no rows": packed(""),
@@ -99,6 +117,16 @@ def test_a_file_that_attacks_is_a_bad_answer(content: bytes) -> None:
         read_day(FACTS, NAME, content, PERIOD, DAY)
 
 
+def test_no_damage_of_a_file_is_another_error() -> None:
+    dice = random.Random(101)
+    for _ in range(3_000):
+        damaged = bytearray(GOOD)
+        for _ in range(dice.randint(1, 4)):
+            damaged[dice.randrange(len(damaged))] = dice.choice([0, 1, 127, 128, 255, dice.randrange(256)])
+        with suppress(BadAnswer):
+            assert read_day(FACTS, NAME, bytes(damaged), PERIOD, DAY) == CANDLES  # a byte that says nothing
+
+
 class FakeClock:
     def __init__(self, wall_ns: int) -> None:
         self.now_ns = wall_ns
@@ -120,7 +148,7 @@ async def served(handler: Handler, work: Callable[[Archive, FakeClock], Awaitabl
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     clock = FakeClock(DAY.end_ns + 3 * DAY_NS)
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    files = Archive("X", url, FACTS, IngestorMetrics(CollectorRegistry()), clock)  # type: ignore[arg-type]
+    files = Archive("X", url, FACTS, IngestorMetrics(CollectorRegistry()), clock, ca_file=CA_FILE)
     try:
         await work(files, clock)
     finally:
@@ -128,7 +156,7 @@ async def served(handler: Handler, work: Callable[[Archive, FakeClock], Awaitabl
         await runner.cleanup()
 
 
-async def test_a_file_is_fetched_by_its_path_and_none_for_a_young_day_or_an_odd_market() -> None:
+async def test_a_file_is_fetched_by_its_path_and_none_for_a_young_day_or_an_odd_market_or_seconds() -> None:
     paths: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -138,6 +166,7 @@ async def test_a_file_is_fetched_by_its_path_and_none_for_a_young_day_or_an_odd_
     async def work(files: Archive, clock: FakeClock) -> None:
         assert await files.day("BNBUSDT", PERIOD, DAY) == CANDLES
         assert await files.day("../BNB", PERIOD, DAY) is None
+        assert await files.day("BNBUSDT", 1, DAY) is None
         clock.now_ns = DAY.end_ns + DAY_NS
         assert await files.day("BNBUSDT", PERIOD, DAY) is None
 
@@ -169,8 +198,38 @@ async def _silent(request: web.Request) -> web.Response:
     return web.Response()
 
 
-@pytest.mark.parametrize("handler", [_missing, _elsewhere, _endless, _silent])
-async def test_files_that_cannot_be_had_stop_the_queries_for_a_while(handler: Handler) -> None:
+async def _refused(request: web.Request) -> web.Response:
+    return web.Response(status=403)
+
+
+async def _cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": str(len(GOOD))})
+    await response.prepare(request)
+    await response.write(GOOD[:100])
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def _other_bytes(request: web.Request) -> web.Response:
+    return web.Response(body=GOOD[:100])
+
+
+@pytest.mark.parametrize(
+    ("handler", "files_before_a_pause"),
+    [
+        (_missing, MAX_FAILURES),
+        (_endless, MAX_FAILURES),
+        (_other_bytes, MAX_FAILURES),
+        (_elsewhere, 1),
+        (_refused, 1),
+        (_cut, 1),
+        (_silent, 1),
+    ],
+)
+async def test_files_that_cannot_be_had_stop_the_queries_for_a_while(
+    handler: Handler, files_before_a_pause: int
+) -> None:
     asked, attempts = 0, 2 if handler is _silent else 1  # aiohttp repeats a GET whose connection ends
 
     async def counted(request: web.Request) -> web.StreamResponse:
@@ -181,10 +240,10 @@ async def test_files_that_cannot_be_had_stop_the_queries_for_a_while(handler: Ha
     async def work(files: Archive, clock: FakeClock) -> None:
         for _ in range(MAX_FAILURES + 2):
             assert await files.day("BNBUSDT", PERIOD, DAY) is None
-        assert asked == MAX_FAILURES * attempts
+        assert asked == files_before_a_pause * attempts
         clock.now_ns += archive.PAUSE_SECONDS * SECOND_NS
         await files.day("BNBUSDT", PERIOD, DAY)
-        assert asked == (MAX_FAILURES + 1) * attempts
+        assert asked == (files_before_a_pause + 1) * attempts
 
     await served(counted, work)
 
@@ -205,3 +264,49 @@ async def test_files_that_contradict_the_exchange_stop_the_queries_for_a_while()
 
     await served(answer, work)
     assert asked == 3 + MAX_FAILURES
+
+
+async def test_a_server_that_does_not_answer_costs_all_dispatches_one_short_fetch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, never = 0, asyncio.Event()
+    monkeypatch.setattr(archive, "TIMEOUT_SECONDS", 0.2)
+
+    async def hang(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        await never.wait()
+        return web.Response(body=GOOD)
+
+    async def work(files: Archive, clock: FakeClock) -> None:
+        for round_ in (1, 2):
+            assert await asyncio.gather(*(files.day("BNBUSDT", PERIOD, DAY) for _ in range(4))) == [None] * 4
+            assert await files.day("BNBUSDT", PERIOD, DAY) is None
+            assert asked == round_
+            clock.now_ns += archive.PAUSE_SECONDS * SECOND_NS
+        never.set()
+        assert await files.day("BNBUSDT", PERIOD, DAY) == CANDLES
+        assert await asyncio.gather(*(files.day("BNBUSDT", PERIOD, DAY) for _ in range(4))) == [CANDLES] * 4
+
+    await served(hang, work)
+    assert asked == 7
+
+
+async def test_slow_files_are_used_and_stop_the_queries_for_a_while() -> None:
+    asked, clocks = 0, list[FakeClock]()
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        clocks[0].now_ns += round(1.1 * archive.SLOW_SECONDS * SECOND_NS)
+        return web.Response(body=GOOD)
+
+    async def work(files: Archive, clock: FakeClock) -> None:
+        clocks.append(clock)
+        for _ in range(MAX_FAILURES):
+            assert await files.day("BNBUSDT", PERIOD, DAY) == CANDLES
+            files.judge(tallies=True)
+        assert await files.day("BNBUSDT", PERIOD, DAY) is None
+
+    await served(answer, work)
+    assert asked == MAX_FAILURES

@@ -57,6 +57,8 @@ FILES: dict[str, Callable[[Rows, random.Random], Rows]] = {
     ],
 }
 """Kind -> what a file of a day holds, given its true candles, or another symbol's."""
+ANY_FILES = "any"
+"""Each file is of any kind, or there is none."""
 DROPPING = tuple(kind for kind in LIES if kind != "other symbol")
 """The kinds that invent nothing."""
 
@@ -148,8 +150,10 @@ class Exchange(OneVenue):
     async def day_file(self, symbol: str, period_seconds: int, day: TimeRange) -> tuple[list[Candle], int] | None:
         """Return a file, which is whole where the history is; before and after the history any candles will do."""
         kind, known = self.world.files, range(-BEFORE, self.world.periods + BEHIND)
+        if kind == ANY_FILES:
+            kind = self._dice.choice(["", "true", *FILES])
         if not kind:
-            return None
+            return None  # late, absent, cut or damaged: the product has no candles then
         rows = self.world.other if kind == "other symbol" else self.world.market
         found = [
             rows.get(t) or Candle(t, 1, 1, 1, 1, 0) for t in range(day.start_ns, day.end_ns, period_seconds * SECOND_NS)

@@ -97,7 +97,8 @@ class World:
         cells: Coarser periods that the exchange has, seconds; they are checksums.
         untruth: What is untrue for a while, in candles of all periods; None if nothing is.
         good_answers: Answers that the exchange gave before, all true.
-        files: What is in the exchange's files of whole days, see `exchange.FILES`; empty for no files.
+        files: What is in the exchange's files of whole days, see `exchange.FILES`; ``any`` for each
+            of any kind, empty for no files.
     """
 
     seed: int
