@@ -61,6 +61,8 @@ class Disk:
     def restore(self) -> None:
         """Replace the file by its backup; no process uses it meanwhile."""
         assert self.backup is not None
+        # another connection: statements that this one keeps prepared would crash with another file
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.deserialize(self.backup)
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
