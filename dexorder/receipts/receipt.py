@@ -40,7 +40,7 @@ class Hole:
     is_final: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
     """Which rows a program has used: of a series and a range, at a snapshot that is kept.
 
@@ -63,6 +63,19 @@ class Receipt:
     def document_sha256(self) -> str:
         """Hash of the document, which the relay keeps."""
         return _digest(self._content())
+
+    @property
+    def summary(self) -> str:
+        """Series, range and numbers of rows, holes and provisional ranges, as one line."""
+        period = self.series.dataset.period_name(self.series.period_seconds)
+        text = f"{self.series.ticker} {period} {self.span}: {self.rows.count:,} {self.series.dataset.rows}"
+        if self.holes:
+            periods = sum(count_periods(each.span, self.series.period_seconds) for each in self.holes)
+            text += f", {periods:,} periods in {len(self.holes):,} proven holes"
+        return text + (f", {len(self.provisional):,} ranges provisional" if self.provisional else "")
+
+    def __repr__(self) -> str:
+        return f"Receipt {self.receipt_id}: {self.summary}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the document as JSON values."""

@@ -14,7 +14,6 @@ from dexorder.client.receipts import ListedReceipt, ReceiptCheck
 from dexorder.errors import RequestRefused
 from dexorder.receipts.receipt import Receipt
 from dexorder_common.model.history import range_json
-from dexorder_common.model.periods import count_periods
 from dexorder_common.model.times import iso
 
 app = typer.Typer(rich_markup_mode=None)
@@ -89,17 +88,8 @@ def drop(
         client.receipts.drop(receipt_id)
 
 
-def _name(known: Receipt) -> str:
-    period = known.series.dataset.period_name(known.series.period_seconds)
-    return f"receipt {known.receipt_id}: {known.series.ticker} {period} {known.span}"
-
-
 def _summary(known: Receipt) -> str:
-    text = f"{_name(known)}: {known.rows.count:,} {known.series.dataset.rows}"
-    if known.holes:
-        periods = sum(count_periods(each.span, known.series.period_seconds) for each in known.holes)
-        text += f", {periods:,} periods in {len(known.holes):,} proven holes"
-    return text + (f", {len(known.provisional):,} ranges provisional" if known.provisional else "")
+    return f"receipt {known.receipt_id}: {known.summary}"
 
 
 def _print_check(known: Receipt, check: ReceiptCheck) -> None:

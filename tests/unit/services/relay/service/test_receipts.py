@@ -125,6 +125,7 @@ async def test_a_receipt_names_rows_holes_and_proofs_and_duckdb_has_the_same_has
         assert (proof["kind"], proof["answers"], proof["provisional"]) == ("odds", 3, True)
         assert [of for _, of in receipt.provisional] == ["hole", "hole"], "its proofs were asked within five minutes"
         assert Receipt.parse(str(receipt)) == receipt
+        assert repr(receipt) == f"Receipt {receipt.receipt_id}: {receipt.summary}"
 
         table = s.pipeline.catalog.load_table(OHLC.name)
         scan = table.scan(row_filter=rows_in(SERIES, receipt.span), snapshot_id=receipt.snapshot_id)
