@@ -14,9 +14,10 @@ import typer
 
 from dexorder.cli.suite.findings import Finding
 from dexorder.client.blocking import Client
+from dexorder.client.connection import relay_address
 from dexorder.errors import DexorderError, HistoryError, HistoryNotFound, RelayUnreachable, VenueUnknown
 from dexorder.supervisor.plan import EXCHANGES_FILE
-from dexorder.supervisor.state import find_directory, running_suite
+from dexorder.supervisor.state import default_directory, registered_directories, running_suite
 from dexorder_common.config import read_settings
 from dexorder_common.exchanges import Exchange, load_exchanges
 from dexorder_common.model.coverage import Coverage, CoverageKind
@@ -68,12 +69,13 @@ def rules(dialect: Dialect) -> Iterator[Finding]:
 
 
 def _exchanges_file(relay: str | None) -> Path:
-    """Return the file of the suite that runs here, else the one in the settings."""
+    """Return the file of the suite on this machine whose relay is called, else the one in the settings."""
     from dexorder_relay.config import RelaySettings
 
-    directory = find_directory(None, relay)
-    if directory is not None and running_suite(directory) is not None:
-        return directory / EXCHANGES_FILE
+    address = relay_address(relay)
+    for directory in (default_directory(), *registered_directories()):
+        if (suite := running_suite(directory)) is not None and suite.relay == address:
+            return directory / EXCHANGES_FILE
     return read_settings(RelaySettings).exchanges
 
 

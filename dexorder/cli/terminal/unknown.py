@@ -70,7 +70,7 @@ def refuse_misspelt(relay: str | None, *tickers: str) -> None:
 
 async def _refuse_unless_stored(client: dexorder.AsyncClient, problem: str, ticker: str, period: str | int) -> None:
     if problem and not (await client.series.coverage(ticker, period)).known:
-        raise RequestRefused(f"{problem}, and nothing of it is stored")
+        raise RequestRefused(f"{problem}, and no data of it is stored")
 
 
 async def _problem(client: dexorder.AsyncClient, ticker: str) -> str:

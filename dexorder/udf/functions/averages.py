@@ -12,7 +12,7 @@ from dexorder_udf.points import Point
 
 
 class MovingAverage(Function[Mean]):
-    """Mean of the last ``size`` values of each group, from the ``size``-th on."""
+    """Mean of the last ``size`` values of each group, starting with value number ``size``."""
 
     field = option(str, "close", help="field to average")
     size = option(int, 20, help="number of values")
@@ -30,7 +30,7 @@ class MovingAverage(Function[Mean]):
 
 
 class Ema(Function[ExponentialMean]):
-    """Exponential moving average of each group, from the ``size``-th value; it starts with their mean."""
+    """Exponential moving average of each group, starting with the mean of the first ``size`` values."""
 
     field = option(str, "close", help="field to average")
     size = option(int, 20, help="number of values; the newest one weighs 2 / (size + 1)")
@@ -58,7 +58,7 @@ class MacdState:
 
 
 class Macd(Function[MacdState]):
-    """MACD, its signal and histogram of each group, from the value number ``slow`` + ``signal`` - 1 on."""
+    """MACD, its signal and histogram of each group, starting with value number ``slow`` + ``signal`` - 1."""
 
     outputs: ClassVar[Mapping[str, type]] = dict.fromkeys(("macd", "signal", "histogram"), float)
 

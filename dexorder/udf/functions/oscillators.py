@@ -21,7 +21,7 @@ class RsiState:
 
 
 class Rsi(Function[RsiState]):
-    """Relative strength index of each group by Wilder, 0 to 100, from the value number ``size`` + 1 on."""
+    """Relative strength index of each group by Wilder, 0 to 100, starting with value number ``size`` + 1."""
 
     field = option(str, "close", help="field whose changes count")
     size = option(int, 14, help="number of changes")

@@ -42,6 +42,11 @@ def test_links_and_the_container_of_the_project() -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+def test_the_first_page_and_the_changelog_stay_short() -> None:
+    for name, most in (("README.md", 120), ("CHANGELOG.md", 200)):
+        assert len((ROOT / name).read_text().splitlines()) <= most, name
+
+
 def test_each_decision_has_a_number_of_its_own() -> None:
     paths = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     numbers = [int(path.name.partition("-")[0]) for path in paths]

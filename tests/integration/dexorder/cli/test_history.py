@@ -353,7 +353,7 @@ def test_ticker_that_the_exchange_does_not_list_is_refused_before_it_is_requeste
     fake.markets["SIM"] = LISTED
     result = dexorder("history", ANOTHER, *ASKED[2:])
     assert result.exit_code == 2
-    assert f"{ANOTHER!r} is not a market of SIM (did you mean {TICKER}?), and nothing of it is stored" in result.stderr
+    assert f"{ANOTHER!r} is not a market of SIM (did you mean {TICKER}?), and no data of it is stored" in result.stderr
     assert not fake.submitted
     assert "no unfinished run" in dexorder("history", "--resume").stderr
     assert run().exit_code == 0

@@ -118,7 +118,7 @@ def test_a_misspelt_ticker_is_refused(fake: FakeRelay) -> None:
         instruments=[history_pb.Instrument(ticker="OTHER/USDT.SIM")]
     )
     result = run("--json")
-    unknown = f"'{TICKER}' is not a market of SIM (see `dexorder markets SIM`), and nothing of it is stored"
+    unknown = f"'{TICKER}' is not a market of SIM (see `dexorder markets SIM`), and no data of it is stored"
     error = {"kind": "RequestRefused", "message": unknown, "exit_code": 2}
     assert (result.exit_code, json.loads(result.stdout)) == (2, {"error": error})
     assert result.stderr == f"dexorder: {unknown}\n"

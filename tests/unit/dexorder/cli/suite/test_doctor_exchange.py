@@ -136,6 +136,10 @@ def test_an_exchange_of_the_running_suite_is_measured_whatever_the_settings_name
     write_state(tmp_path, SuiteState(os.getpid(), "now", "127.0.0.1:50051", {}))
     register(50_051, tmp_path)
     assert measured(monkeypatch, client, "bybit")["history"].ok
+    monkeypatch.setenv("DEXORDER_RELAY", "elsewhere:50051")
+    assert not measured(monkeypatch, client, "bybit")["measured"].ok, (
+        "the suite of this machine says nothing of another"
+    )
     assert [each[0] for each in client.asked] == ["BTC/USDT.OKX", "BTC/USDT.MY_BYBIT"]
 
 
