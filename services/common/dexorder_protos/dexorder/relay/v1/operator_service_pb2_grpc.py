@@ -59,9 +59,10 @@ class OperatorServiceServicer:
     def RefreshHistorical(self, request, context):
         """Accept a request for historical candles, and fetch its whole range again.
 
-        Coverage of the range is retracted durably before QUEUED is answered. A repeated request_id is DUPLICATE, and
-        retracts nothing. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like
-        any other.
+        Coverage of the range stays in force. The request ends as OK only if dispatches that started after it have fetched
+        its whole range. Candles that the exchange no longer has end it as ERROR, which names them, and their coverage is
+        retracted. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like any
+        other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,9 +36,10 @@ class OperatorServiceStub:
     RefreshHistorical: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _operator_service_pb2.RefreshHistoricalResponse]
     """Accept a request for historical candles, and fetch its whole range again.
 
-    Coverage of the range is retracted durably before QUEUED is answered. A repeated request_id is DUPLICATE, and
-    retracts nothing. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like
-    any other.
+    Coverage of the range stays in force. The request ends as OK only if dispatches that started after it have fetched
+    its whole range. Candles that the exchange no longer has end it as ERROR, which names them, and their coverage is
+    retracted. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like any
+    other.
     """
     RepairCoverage: _grpc.UnaryStreamMultiCallable[_operator_service_pb2.RepairCoverageRequest, _operator_service_pb2.RepairCoverageResponse]
     """Compare as VerifyCoverage does, and repair the differences. Progress is streamed; the last message is the result.
@@ -61,9 +62,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     RefreshHistorical: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RefreshHistoricalRequest, _operator_service_pb2.RefreshHistoricalResponse]  # type: ignore[assignment]
     """Accept a request for historical candles, and fetch its whole range again.
 
-    Coverage of the range is retracted durably before QUEUED is answered. A repeated request_id is DUPLICATE, and
-    retracts nothing. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like
-    any other.
+    Coverage of the range stays in force. The request ends as OK only if dispatches that started after it have fetched
+    its whole range. Candles that the exchange no longer has end it as ERROR, which names them, and their coverage is
+    retracted. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like any
+    other.
     """
     RepairCoverage: _aio.UnaryStreamMultiCallable[_operator_service_pb2.RepairCoverageRequest, _operator_service_pb2.RepairCoverageResponse]  # type: ignore[assignment]
     """Compare as VerifyCoverage does, and repair the differences. Progress is streamed; the last message is the result.
@@ -89,9 +91,10 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_operator_service_pb2.RefreshHistoricalResponse, _abc.Awaitable[_operator_service_pb2.RefreshHistoricalResponse]]:
         """Accept a request for historical candles, and fetch its whole range again.
 
-        Coverage of the range is retracted durably before QUEUED is answered. A repeated request_id is DUPLICATE, and
-        retracts nothing. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like
-        any other.
+        Coverage of the range stays in force. The request ends as OK only if dispatches that started after it have fetched
+        its whole range. Candles that the exchange no longer has end it as ERROR, which names them, and their coverage is
+        retracted. Otherwise the call is like SubmitHistorical; the request is watched, cancelled and announced like any
+        other.
         """
 
     @_abc_1.abstractmethod
