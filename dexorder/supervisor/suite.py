@@ -16,6 +16,8 @@ from dexorder.supervisor.plan import STOP_ORDER, Part, SuiteOptions, plan
 from dexorder.supervisor.process import OrphanGuard, PartProcess
 from dexorder.supervisor.state import PartState, SuiteState
 
+_ANNOUNCE_SECONDS = 1.0
+_COMING = ("starting", "restarting")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -90,17 +92,17 @@ class _StateRecorder:
         self._report.part_changed(name, before, now)
 
 
-async def _announce(processes: Mapping[str, PartProcess], report: Reporter, interval_s: float = 1.0) -> None:
+async def _announce(processes: Mapping[str, PartProcess], report: Reporter) -> None:
     """Name the parts that are not ready, until all are; after that, the parts that start again after a death."""
     while late := {name: process.log_file for name, process in processes.items() if not process.ready.is_set()}:
         with suppress(TimeoutError):
-            await asyncio.wait_for(processes[next(iter(late))].ready.wait(), interval_s)
+            await asyncio.wait_for(processes[next(iter(late))].ready.wait(), _ANNOUNCE_SECONDS)
             continue
         report.waiting(late)
     report.all_ready()
     while True:
-        await asyncio.sleep(interval_s)
-        if late := {name: each.log_file for name, each in processes.items() if each.state.state == "starting"}:
+        await asyncio.sleep(_ANNOUNCE_SECONDS)
+        if late := {name: each.log_file for name, each in processes.items() if each.state.state in _COMING}:
             report.waiting(late)
 
 

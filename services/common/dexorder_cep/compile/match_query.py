@@ -53,8 +53,8 @@ def compile_match(match: Match, columns: tuple[TypedColumn, ...]) -> MatchQuery:
     measures = _measures(match, columns, variables)
     automaton = build(match.pattern)
     least = tuple(each.least for each in match.pattern)
-    trees = [*conditions.values(), *(tree for _, tree, _ in measures)]
-    nodes = [node for tree in trees for node in walk(tree)]
+    tested = [node for tree in conditions.values() for node in walk(tree)]
+    measured = [node for _, tree, _ in measures for node in walk(tree)]
     contexts = _contexts(automaton)
     steps = _steps(automaton, contexts, conditions, least, match.at)
     places = _places(automaton, steps)
@@ -67,9 +67,11 @@ def compile_match(match: Match, columns: tuple[TypedColumn, ...]) -> MatchQuery:
         within_ns=match.within.milliseconds * 1_000_000 if match.within else 0,
         skip=match.skip.mode,
         skip_variable=skip_variable,
-        weight=sum(1 for tree in conditions.values() for _ in walk(tree)) + 1,
-        aggregates=sum(isinstance(n, PatternAggregate) for tree in conditions.values() for n in walk(tree)),
-        reach=max((node.reference.previous for node in nodes if isinstance(node, PatternValue)), default=0),
+        weight=len(tested) + 1,
+        aggregates=sum(isinstance(node, PatternAggregate) for node in tested),
+        measured_weight=len(measured),
+        measured_aggregates=sum(isinstance(node, PatternAggregate) for node in measured),
+        reach=max((n.reference.previous for n in (*tested, *measured) if isinstance(n, PatternValue)), default=0),
         guard=guard_of_start(automaton, conditions),
         places=places,
         tested=tuple(each for each in places[:0:-1] if type(each.step) is not int or each is places[-1]),

@@ -98,6 +98,8 @@ class MatchPlan(NamedTuple):
         skip_variable: Variable to which it skips.
         weight: Nodes that are evaluated for a partial match and a row, at most.
         aggregates: Aggregates among them; their cost grows with the rows of the partial match.
+        measured_weight: Nodes of the measures.
+        measured_aggregates: Aggregates among them.
         reach: Rows before a match that are needed, for PREV.
         guard: Comparison without which no match starts; None without one.
         places: Rows of a match, if each has one place; else none.
@@ -114,6 +116,8 @@ class MatchPlan(NamedTuple):
     skip_variable: int
     weight: int
     aggregates: int
+    measured_weight: int
+    measured_aggregates: int
     reach: int
     guard: Guard | None
     places: tuple[Place, ...]

@@ -14,7 +14,7 @@ from typing import Any
 from dexorder_cep.compile.plans import MatchPlan
 from dexorder_cep.run.account import Account
 from dexorder_cep.run.java_heap import Heap
-from dexorder_cep.run.matcher import SHORT_SPAN, START, Found, check_limits, few_matches, skip_target
+from dexorder_cep.run.matcher import SHORT_SPAN, START, Found, check_limits, complete_match, few_matches, skip_target
 from dexorder_cep.run.stream import RowsOfTicker
 
 
@@ -82,9 +82,7 @@ class LinearMatcher:
         bounds = tuple([first + each for each in starts])
         limit = skip_target(plan, first, after, bounds)
         del self._firsts[: bisect_left(self._firsts, limit)]
-        measure = plan.measures[len(bounds)]
-        values = measure(stream.rows, stream.base, after, None, bounds, stream.ticker, time_ns)
-        return Found(first, after, time_ns, values)
+        return complete_match(plan, self._account, stream, first, after, bounds, time_ns)
 
     def on_time(self, stream: RowsOfTicker, time_ns: int) -> list[Found]:
         """Drop the partial matches that WITHIN ends at a time; no match waits for them."""

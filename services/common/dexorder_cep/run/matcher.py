@@ -34,6 +34,8 @@ START = sys.maxsize
 SHORT_SPAN = 128
 _LITTLE_WORK = 4_000
 """Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""
+_LITTLE_MEASURES = MAX_WORK_PER_ROW // MAX_PARTIAL_MATCHES
+"""Work for a match that is not counted: all matches that a row may end have no more than the limit of a row."""
 
 
 class Found(NamedTuple):
@@ -149,9 +151,7 @@ class Matcher:
             limit = skip_target(self._plan, first, after, bounds)
             for heap in (partials, completed):
                 remove(heap, lambda element: element[0] < limit)  # noqa: B023
-            measure = self._plan.measures[len(bounds)]
-            values = measure(stream.rows, stream.base, after, None, bounds, stream.ticker, time_ns)
-            found.append(Found(first, after, time_ns, values))
+            found.append(complete_match(self._plan, self._account, stream, first, after, bounds, time_ns))
         return found
 
     def dump(self) -> tuple[Heap, Heap]:
@@ -189,6 +189,24 @@ def check_limits(plan: MatchPlan, account: Account, count: int, span: int, time_
         because=f"{count} unfinished matches of up to {span} rows",
         remedy="add WITHIN or a stricter DEFINE",
     )
+
+
+def complete_match(
+    plan: MatchPlan,
+    account: Account,
+    stream: RowsOfTicker,
+    first: int,
+    after: int,
+    bounds: tuple[int, ...],
+    time_ns: int,
+) -> Found:
+    """Return a match with its measures; TriggerFailed if they cost too much. One row may end thousands of matches."""
+    steps = plan.measured_weight + plan.measured_aggregates * (after - first)
+    if steps > _LITTLE_MEASURES:
+        because = f"the measures of a match of {after - first} rows"
+        account.spend(steps, time_ns, because=because, remedy="add WITHIN, or take fewer aggregates")
+    measure = plan.measures[len(bounds)]
+    return Found(first, after, time_ns, measure(stream.rows, stream.base, after, None, bounds, stream.ticker, time_ns))
 
 
 def skip_target(plan: MatchPlan, first: int, after: int, bounds: tuple[int, ...]) -> int:

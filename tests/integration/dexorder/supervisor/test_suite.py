@@ -108,11 +108,14 @@ async def test_parts_start_after_those_they_need_and_stop_in_order(tmp_path: Pat
     assert "started kafka" in (tmp_path / "logs" / "kafka.log").read_text()
 
 
-async def test_part_that_dies_is_restarted(tmp_path: Path) -> None:
-    ready = asyncio.Event()
+async def test_part_that_dies_is_restarted_and_named_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dexorder.supervisor.suite._ANNOUNCE_SECONDS", 0.02)
+    ready, named = asyncio.Event(), list[str]()
     (port,) = free_ports(1)
-    running = asyncio.create_task(run_parts([make_part("sim", port)], tmp_path, 1, Reporter(all_ready=ready.set)))
+    report = Reporter(all_ready=ready.set, waiting=named.extend)
+    running = asyncio.create_task(run_parts([make_part("sim", port)], tmp_path, 1, report))
     await ready.wait()
+    named.clear()
     first = suite_of(tmp_path).parts["sim"].pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -120,6 +123,7 @@ async def test_part_that_dies_is_restarted(tmp_path: Path) -> None:
     await until(lambda: suite_of(tmp_path).parts["sim"].state == "ready")
     now = suite_of(tmp_path).parts["sim"]
     assert process_alive(now.pid) and now.pid != first and now.restarts == 1
+    assert set(named) == {"sim"}
     os.kill(os.getpid(), signal.SIGINT)
     await running
 

@@ -124,6 +124,9 @@ def test_generated_code_that_is_not_allowed_is_never_compiled(code: str) -> None
         generate(code, PATTERN, Emitter(), TextPosition(1, 1))
 
 
+MANY_ENDS = pattern("A*? B", "A AS TRUE, B AS B.close > PREV(B.close, 120) - 1").replace(
+    "LAST(A.close) AS a", ", ".join(f"SUM(A.close + {n}) AS s{n}" for n in range(30)) + " AFTER MATCH SKIP TO NEXT ROW"
+)
 LIMITS = {
     "three reluctant loops": (pattern("A B*? C*? D*? E", "A AS A.close > 0, E AS E.close > 1000"), "unfinished"),
     "open loop": (pattern("A B* C", "C AS C.close > 1000"), "unfinished"),
@@ -136,8 +139,13 @@ LIMITS = {
         pattern("A B* C", "B AS B.close > 0 AND SUM(B.close) > 0, C AS C.close > 1000"),
         "the rows of a minute cost more",
     ),
+    "a row that ends many matches with many measures": (MANY_ENDS, "the measures of a match of"),
 }
-CAPS = {"a long match": {"MAX_SPAN_ROWS": 90}, "much work in a minute": {"MAX_WORK_PER_MINUTE": 100_000}}
+CAPS = {
+    "a long match": {"MAX_SPAN_ROWS": 90},
+    "much work in a minute": {"MAX_WORK_PER_MINUTE": 100_000},
+    "a row that ends many matches with many measures": {"MAX_WORK_PER_MINUTE": 100_000},
+}
 """Caps that are lower than those below, by name of the case."""
 
 
