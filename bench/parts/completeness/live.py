@@ -217,19 +217,15 @@ class Live:
         return {key: each for key, each in found.items() if each[0] // 1_000_000 < end_ms}
 
     def _stored(self, client: Client, start_ns: int, truth: Iterable[Key]) -> list[tuple[Key, Values]]:
-        """Return the rows of the table, once it has all trades, or after a time."""
+        """Return the rows of the table when it has all trades, or after a time, and values had time to be corrected."""
         wanted, deadline = set(truth), time.monotonic() + _SETTLE_SECONDS
         while True:
-            found = []
-            for symbol in self.symbols:
-                rows = client.trades(f"{symbol}.SIM", start_ns, time.time_ns() + _LONGEST_BACK_NS).to_pylist()
-                found += [((symbol, row["trade_id"]), (row["price"], row["amount"])) for row in rows]
-            if wanted <= {key for key, _ in found} or time.monotonic() > deadline:
+            if wanted <= {key for key, _ in self._rows(client, start_ns)} or time.monotonic() > deadline:
                 time.sleep(_CORRECTED_SECONDS)
-                return found if time.monotonic() > deadline else self._again(client, start_ns)
+                return self._rows(client, start_ns)
             time.sleep(2)
 
-    def _again(self, client: Client, start_ns: int) -> list[tuple[Key, Values]]:
+    def _rows(self, client: Client, start_ns: int) -> list[tuple[Key, Values]]:
         found = []
         for symbol in self.symbols:
             rows = client.trades(f"{symbol}.SIM", start_ns, time.time_ns() + _LONGEST_BACK_NS).to_pylist()
