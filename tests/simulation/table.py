@@ -110,6 +110,10 @@ class Table:
         """Return the rows of the current snapshot."""
         return RowsAt(self.current)
 
+    def newest_candles(self, asked_ns: int) -> RowsAt:
+        """Return the rows of the current snapshot."""
+        return self.candles()
+
     def coverage(self, since_ns: int = 0) -> Iterator[Claim]:
         """Yield the claims since a time."""
         return (claim for claim in self.current.claims if claim.committed_ns >= since_ns)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +38,7 @@ class TableReader:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._series_times = SeriesTimes()
+        self._newest = NewestLoad(lambda: OHLC.load(catalog))
 
     def coverage(self, since_ns: int = 0) -> Iterator[Claim]:
         """Yield the claims of the coverage table that were committed since a time, and those not collected yet."""
@@ -73,6 +76,13 @@ class TableReader:
             (row for row in rows if row.series == series and row.span.overlaps(span)),
             key=lambda row: (row.span, row.fetched_ns),
         )
+
+    def newest_candles(self, asked_ns: int) -> CandleRows:
+        """Return the candles at a snapshot that was current at a monotonic time, or after it."""
+        with accessible(OHLC):
+            table = self._newest.table(asked_ns)
+        current = table.current_snapshot() if table is not None else None
+        return CandleRows(table, current.snapshot_id if current else None, series_times=self._series_times)
 
     def candles(self, snapshot_id: int | None = None, *, anew: bool = False) -> CandleRows:
         """Return the candles at a snapshot, or at the current one if it is no longer kept.
@@ -112,6 +122,32 @@ class TableReader:
         found.rows, found.surplus_rows = len(times), len(times) - len(distinct)
         found.duplicates = [TimeRange(time_ns, time_ns + 1) for time_ns in distinct[counts > 1].tolist()]
         return Reading(span, missing, found, rows.snapshot_id)
+
+
+class NewestLoad:
+    """The last load of a table, or its failure, for all who asked before it began: hundreds of requests end at once."""
+
+    def __init__(self, load: Callable[[], Table | None], clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._load = load
+        self._clock_ns = clock_ns
+        self._lock = Lock()
+        self._began_ns = -1
+        self._loaded: Table | Exception | None = None
+
+    def table(self, asked_ns: int) -> Table | None:
+        """Return the table as a load has found it that began after a monotonic time. Blocking; raises what that did."""
+        with self._lock:
+            if self._began_ns <= asked_ns:
+                began_ns = self._clock_ns()
+                try:
+                    self._loaded = self._load()
+                except Exception as error:
+                    self._loaded = error
+                self._began_ns = began_ns
+            loaded = self._loaded
+        if isinstance(loaded, Exception):
+            raise loaded.with_traceback(None)
+        return loaded
 
 
 class Reading(NamedTuple):

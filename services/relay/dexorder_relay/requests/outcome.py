@@ -9,6 +9,7 @@ that the table must not have (duplicates, off the grid, in verified-empty ranges
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
@@ -144,6 +145,9 @@ class OutcomeDecider:
         covered, empty = self._state.claims(request.series, span)
         if not request.dataset.has_periods:
             return await asyncio.to_thread(self._reader.compare_times, request.series, span, covered)
+        asked_ns = time.monotonic_ns()
         return await asyncio.to_thread(
-            lambda: compare_rows(self._reader.candles(), request.series, span, covered, empty, request.limit)
+            lambda: compare_rows(
+                self._reader.newest_candles(asked_ns), request.series, span, covered, empty, request.limit
+            )
         )
