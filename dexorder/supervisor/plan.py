@@ -156,6 +156,8 @@ class Part:
     stop_seconds: float
     ports: Mapping[str, str] = field(default_factory=dict)
     """host:port of each port on which it listens, by its name in `Ports`."""
+    session_nice: int = 0
+    """Nice value of its session once it is ready, as Linux shares the processors between sessions first."""
 
 
 def parse_only(text: str) -> tuple[str, ...]:
@@ -211,6 +213,8 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
         after=tuple(other for other in STARTS_AFTER.get(name, ()) if other in options.parts),
         stop_seconds=STOP_SECONDS.get(name, 15.0),
         ports={port: options.address(port) for port in OWNED[name]},
+        # Its batches use every processor; parts that answer calls or restart have priority.
+        session_nice=10 if name == "spark" else 0,
     )
 
 
@@ -248,7 +252,6 @@ def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
         case "sim":
             return (*python, "dexorder_exchange_sim")
         case "spark":
-            # Its batches use every processor; parts that answer calls or restart have priority.
             return ("nice", "-n", "5", *python, "dexorder_spark")
         case _:
             return (*python, f"dexorder_{name}")

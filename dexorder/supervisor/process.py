@@ -170,8 +170,15 @@ class PartProcess:
             if found.detail != self.state.detail and not self.state.restarts:
                 self._change(detail=found.detail)
             await asyncio.sleep(POLL_SECONDS)
+        if self.part.session_nice:
+            self._lower_session()
         self._change(state="ready", detail="")
         self.ready.set()
+
+    def _lower_session(self) -> None:
+        # Each part leads a session of its own, and nice counts within one. Kernels without groups have no such file.
+        with suppress(OSError):
+            Path(f"/proc/{self.state.pid}/autogroup").write_text(str(self.part.session_nice))
 
     async def _kill_children(self, process: Process) -> None:
         """Kill the children that the part left behind, before its ports and files are used again."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,19 @@ async def test_part_that_dies_is_restarted_and_named_meanwhile(tmp_path: Path, m
     assert process_alive(now.pid) and now.pid != first and now.restarts == 1
     assert set(named) == {"sim"}
     os.kill(os.getpid(), signal.SIGINT)
+    await running
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the kernel does not group by session")
+async def test_a_part_has_its_priority_among_sessions_once_it_is_ready(tmp_path: Path) -> None:
+    ready = asyncio.Event()
+    parts = [replace(make_part("sim", free_ports(1)[0]), session_nice=10)]
+    running = asyncio.create_task(run_parts(parts, tmp_path, 1, Reporter(all_ready=ready.set)))
+    await ready.wait()
+    pid = suite_of(tmp_path).parts["sim"].pid
+    group = await asyncio.to_thread(Path(f"/proc/{pid}/autogroup").read_text)
+    assert group.split()[-1] == "10"
+    os.kill(os.getpid(), signal.SIGTERM)
     await running
 
 
