@@ -279,7 +279,7 @@ def test_an_empty_answer_is_refused_once_trades_are_known() -> None:
     step = Step()
     assert step.show(5) == []
     step.show(10, A)
-    with pytest.raises(BadAnswer, match="no trades"):
+    with pytest.raises(BadAnswer, match="without trades"):
         step.show(15)
 
 
