@@ -80,10 +80,8 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
     """Run the command and ccxt; return the table and the command's exit code."""
     tickers = folder / "tickers.txt"
     tickers.write_text("".join(f"{symbol}.SIM\n" for symbol in wanted))
-    before, cpu_before = (
-        {name: suite.metric("ingestor", name) for name in (_CALLS, _FILES, *_TIMES)},
-        all_cpu_seconds(suite),
-    )
+    before = {name: suite.metric("ingestor", name) for name in (_CALLS, _FILES, *_TIMES)}
+    cpu_before = all_cpu_seconds(suite)
     started, command_before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     span = ("--since", SINCE, "--until", UNTIL)
     files = ("--file", str(tickers), "--state", str(folder / "run"))

@@ -157,7 +157,7 @@ class Part:
     ports: Mapping[str, str] = field(default_factory=dict)
     """host:port of each port on which it listens, by its name in `Ports`."""
     session_nice: int = 0
-    """Nice value of its session once it is ready, as Linux shares the processors between sessions first."""
+    """Nice value of its session, set when it is ready: Linux shares the processors among sessions, then within each."""
 
 
 def parse_only(text: str) -> tuple[str, ...]:
@@ -252,6 +252,7 @@ def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
         case "sim":
             return (*python, "dexorder_exchange_sim")
         case "spark":
+            # For kernels that do not group by session; see `Part.session_nice`.
             return ("nice", "-n", "5", *python, "dexorder_spark")
         case _:
             return (*python, f"dexorder_{name}")

@@ -17,7 +17,7 @@ from dexorder.supervisor.process import OrphanGuard, PartProcess
 from dexorder.supervisor.state import PartState, SuiteState
 
 _ANNOUNCE_SECONDS = 1.0
-_COMING = ("starting", "restarting")
+_STARTING = ("starting", "restarting")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -102,7 +102,7 @@ async def _announce(processes: Mapping[str, PartProcess], report: Reporter) -> N
     report.all_ready()
     while True:
         await asyncio.sleep(_ANNOUNCE_SECONDS)
-        if late := {name: each.log_file for name, each in processes.items() if each.state.state in _COMING}:
+        if late := {name: each.log_file for name, each in processes.items() if each.state.state in _STARTING}:
             report.waiting(late)
 
 

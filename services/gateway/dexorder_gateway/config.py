@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.config import split_address
 from dexorder_common.model.datasets import DATASETS
-from dexorder_common.rpc.settings import ServiceSettings
+from dexorder_common.rpc.settings import ServiceSettings, Transport
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
 from dexorder_gateway.kafkapixy.yaml_config import PixyConfig
 from dexorder_gateway.kafkapixy.yaml_settings import FLAGS, pixy_clusters, read_pixy_file, with_pixy_file
@@ -30,7 +30,7 @@ class GatewaySettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50053"
     """host:port of the gRPC server; port 0 takes a free one."""
-    transport: Literal["auto", "grpcio", "native"] = "auto"
+    transport: Transport = "auto"
     """Transport of the gRPC server; auto takes native where the package dexorder_http2 is installed, else grpcio."""
     unix: Path | None = None
     """Unix socket to serve as well; empty means none."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.model.datasets import CANDLES, DATASETS
-from dexorder_common.rpc.settings import ServiceSettings
+from dexorder_common.rpc.settings import ServiceSettings, Transport
 
 NUMAFLOW_FOLDER = Path("/var/run/numaflow")
 """Volume that a Numaflow pod mounts into its source container."""
@@ -28,7 +28,7 @@ class UdsourceSettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50052"
     """host:port of the gRPC server; port 0 takes a free one."""
-    transport: Literal["auto", "grpcio", "native"] = "auto"
+    transport: Transport = "auto"
     """Transport of the gRPC server; auto takes native where the package dexorder_http2 is installed, else grpcio."""
     metrics_listen: str = "127.0.0.1:9467"
     """host:port of the Prometheus endpoint; empty serves none."""

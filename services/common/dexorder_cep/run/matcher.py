@@ -35,7 +35,7 @@ SHORT_SPAN = 128
 _LITTLE_WORK = 4_000
 """Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""
 _LITTLE_MEASURES = MAX_WORK_PER_ROW // MAX_PARTIAL_MATCHES
-"""Work for a match that is not counted: all matches that a row may end have no more than the limit of a row."""
+"""Measures that cost no more are not counted: the most matches that one row can end stay within the limit of a row."""
 
 
 class Found(NamedTuple):

@@ -1,4 +1,4 @@
-"""Client of administrative queries that is replaced after a query without an answer."""
+"""Admin client of a Kafka cluster that is replaced after an unanswered query."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ CLIENT_KEEPALIVE = (
 """Options of every channel: detect a dead server, and reconnect soon after a restart."""
 _SYNC_OPTIONS = (*CLIENT_KEEPALIVE, ("grpc.enable_retries", 0))
 """Options of a blocking channel. With retries, grpcio (1.76 to 1.85 at least) may lose the end of a stream that begins
-while its connection is lost: the caller then waits for ever, also after a cancellation or the deadline."""
+while its connection is lost: the caller then waits forever, even after a cancellation or the deadline."""
 Option = tuple[str, Any]
 Entry = tuple[str, str]
 """Name and value of metadata."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -13,6 +13,9 @@ from dexorder_common.config import is_loopback
 from dexorder_common.proxies import is_proxy, parse_networks, peer_address
 from dexorder_common.rpc.identity import read_callers
 from dexorder_common.rpc.streams import KEEP_ALIVE_SECONDS
+
+Transport: TypeAlias = Literal["auto", "grpcio", "native"]
+"""Name of a gRPC transport; ``auto`` is native where its package is installed, else grpcio."""
 
 
 class ServiceSettings(BaseSettings):
@@ -30,7 +33,7 @@ class ServiceSettings(BaseSettings):
     """Time, in seconds, after SIGTERM in which health says NOT_SERVING and every call is still served."""
     keep_alive_seconds: float = Field(default=KEEP_ALIVE_SECONDS, ge=0.01, le=KEEP_ALIVE_SECONDS)
     """Longest time, in seconds, in which an endless stream sends nothing; less than the idle timeout of any proxy."""
-    transport: Literal["auto", "grpcio", "native"] = "grpcio"
+    transport: Transport = "grpcio"
     """Transport of the gRPC server: native needs the package dexorder_http2, auto takes it where it is installed
     (docs/transports.md)."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)

@@ -325,7 +325,8 @@ class _Cells:
         A file proves nothing: its candles count where they tally with cells that a query has brought, and absent
         candles are left to queries.
         """
-        found = await self._job.day_file(day) if (day := stream.next_day()) else None
+        day = stream.next_day()
+        found = await self._job.day_file(day) if day else None
         if day is None or found is None:
             return False
         candles, fetched_ns = found

@@ -135,7 +135,7 @@ class NewestLoad:
         self._loaded: Table | Exception | None = None
 
     def table(self, asked_ns: int) -> Table | None:
-        """Return the table as a load has found it that began after a monotonic time. Blocking; raises what that did."""
+        """Return the table from a load that began after a monotonic time. Blocking; raises the error of that load."""
         with self._lock:
             if self._began_ns <= asked_ns:
                 began_ns = self._clock_ns()

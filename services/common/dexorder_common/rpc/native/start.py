@@ -22,33 +22,35 @@ _MISSING = (
 _OLD = "transport 'native' needs a newer package dexorder_http2: `make setup` builds it where cargo is, or {command}"
 
 
-def is_usable() -> bool:
-    """Return whether the package is installed and fits; log a warning if it is too old."""
+def _problem() -> str | None:
+    """Return why the package can't be used, as a format of the install command; None if it can."""
     try:
         import dexorder_common.rpc.native.server  # noqa: F401
     except ImportError as error:
         if error.name != "dexorder_http2":
             raise
-        if not isinstance(error, ModuleNotFoundError):
-            log.warning("dexorder_http2 is too old, grpcio serves", command=install_command("fast"))
-        return False
-    return True
+        return _MISSING if isinstance(error, ModuleNotFoundError) else _OLD
+    return None
+
+
+def is_usable() -> bool:
+    """Return whether the package is installed and fits; log a warning if it is too old."""
+    problem = _problem()
+    if problem == _OLD:
+        log.warning("dexorder_http2 is too old, grpcio serves", command=install_command("fast"))
+    return problem is None
 
 
 def native_server(interceptors: Sequence[Any], max_message_bytes: int, options: Mapping[str, Any]) -> NativeServer:
     """Return a server with the limits that grpcio's options of the same meaning give.
 
     Raises:
-        BadSettings: Its package is not installed.
+        BadSettings: Its package is not installed, or too old.
     """
-    try:
-        from dexorder_common.rpc.native.server import NativeServer
-    except ImportError as error:
-        if error.name != "dexorder_http2":
-            raise
-        text = _MISSING if isinstance(error, ModuleNotFoundError) else _OLD
-        raise BadSettings(text.format(command=install_command("fast"))) from None
+    if problem := _problem():
+        raise BadSettings(problem.format(command=install_command("fast")))
     from dexorder_common.rpc.native.limits import Limits
+    from dexorder_common.rpc.native.server import NativeServer
 
     limits = Limits(
         max_message_bytes=max_message_bytes,
