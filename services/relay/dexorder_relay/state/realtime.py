@@ -101,10 +101,12 @@ def stop(registry: Registry, subscription_id: str, changes: Changes, *, wall_ns:
     ticker = registry.subscriptions.pop(subscription_id).subscription.ticker
     job = registry.job_for(ticker)
     assert job is not None
-    job.remove(subscription_id)
+    knows_less = job.remove(subscription_id)
     for part in [each for each in registry.history.values() if each.subscription_id == subscription_id]:
         _hand_over(registry, job, part, changes)
     changes += [SubscriptionStopped(subscription_id, wall_ns), PositionsReplaced(job)]
+    if knows_less:
+        changes.append(KnowledgeChanged(job.id, job.knowledge))
     _remove_if_idle(registry, job, changes)
     return job
 

@@ -168,14 +168,19 @@ class RealtimeJob:
                     missing.append((period, TimeRange(start_ns, position.from_ns)))
         return missing
 
-    def remove(self, subscription_id: str) -> None:
-        """Remove a subscription, and the positions of series that no other subscription asks for."""
+    def remove(self, subscription_id: str) -> bool:
+        """Remove a subscription, and what is known of series that no other asks for; return whether knowledge changed.
+
+        Positions are not counted.
+        """
         del self.subscriptions[subscription_id]
         wanted = self.wanted.series
         for period in [period for period in self.positions if period not in wanted]:
             del self.positions[period]
-        kept = tuple(each for each in self.knowledge.unchecked if each.period_seconds in wanted)
+        before = self.knowledge.unchecked
+        kept = tuple(each for each in before if each.period_seconds in wanted)
         self.knowledge = replace(self.knowledge, unchecked=kept)
+        return kept != before
 
     def assign(self, dispatch_id: str, identity: bytes, *, wall_ns: int) -> RealtimeDispatch:
         """Start a dispatch."""

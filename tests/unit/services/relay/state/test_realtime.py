@@ -266,3 +266,16 @@ class Life(RuleBasedStateMachine):
 
 Life.TestCase.settings = settings(max_examples=few(60), stateful_step_count=40, deadline=None)
 TestLife = Life.TestCase
+
+
+def test_candles_of_a_period_that_nobody_watches_any_more_are_forgotten_on_disk_too() -> None:
+    life = Life()
+    life.begin()
+    life.take()
+    life.learn(seconds=[1], periods={60})
+    (job,) = life.registry.jobs.values()
+    changes = Changes()
+    rules.stop(life.registry, next(iter(life.registry.subscriptions)), changes, wall_ns=life.now_ns)
+    life.save(changes)
+    assert job.knowledge.unchecked == () and job.knowledge.provisional
+    life.the_disk_is_never_ahead()
