@@ -124,7 +124,8 @@ class Call(CallContext):
 
     def _take(self, body: bytes, *, ended: bool) -> None:
         assert self._deframer is not None
-        for message in self._deframer.feed(body):
+        self._deframer.feed(body)
+        while (message := self._deframer.take()) is not None:
             found = expanded(message, self._line.limits.max_message_bytes, is_gzip=self._is_gzip)
             self._requests = *self._requests, found
             if len(self._requests) > 1:

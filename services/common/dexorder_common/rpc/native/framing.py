@@ -49,68 +49,57 @@ def only_message(body: bytes, limit: int) -> bytes | None:
 
 
 class Deframer:
-    """Messages of one request as their bytes arrive.
+    """Messages of one request as their bytes arrive; those that wait are kept as bytes, however small they are.
 
     Args:
         limit: Largest size of a message on the wire.
     """
 
-    __slots__ = ("_limit", "_parts", "_size")
+    __slots__ = ("_buffer", "_limit")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._buffer = bytearray()
 
     @property
     def pending(self) -> int:
-        """Bytes of a message that has not arrived whole."""
-        return self._size
+        """Bytes that have arrived and were not taken."""
+        return len(self._buffer)
 
-    def feed(self, data: bytes) -> list[Framed]:
-        """Return the messages that are whole now.
+    def feed(self, data: bytes) -> bool:
+        """Add bytes; return whether `take` has a message, with the errors of `take`."""
+        self._buffer += data
+        return 0 < self._first_size() <= len(self._buffer)
+
+    def take(self) -> Framed | None:
+        """Return the next message; None if it is not whole.
 
         Raises:
-            Exhausted: A message is too large; its prefix is enough to say so.
-            InvalidRequest: A prefix is none.
+            Exhausted: It is too large; its prefix is enough to say so.
+            InvalidRequest: Its prefix is none.
         """
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size < self._wanted():
-            return []
-        buffer = b"".join(self._parts)
-        messages, start = [], 0
-        while (whole := _whole(buffer, start, self._limit)) is not None:
-            messages.append(whole)
-            start += PREFIX.size + len(whole.data)
-        self._parts = [buffer[start:]]
-        self._size = len(buffer) - start
-        return messages
-
-    def _wanted(self) -> int:
-        """Return the bytes to wait for, so that a long message in small pieces is joined once."""
-        if len(first := self._parts[0]) < PREFIX.size:
-            return PREFIX.size
-        size: int = PREFIX.unpack_from(first)[1]
-        return PREFIX.size + (size if size <= self._limit else 0)
+        size = self._first_size()
+        if not 0 < size <= len(self._buffer):
+            return None
+        message = Framed(bool(self._buffer[0]), bytes(self._buffer[PREFIX.size : size]))
+        del self._buffer[:size]
+        return message
 
     def finish(self) -> None:
         """Note the end of the request; InvalidRequest if it is inside a message."""
-        if self._size:
-            raise InvalidRequest(f"the request ends inside a message, after {self._size} bytes of it")
+        if self._buffer:
+            raise InvalidRequest(f"the request ends inside a message, after {len(self._buffer)} bytes of it")
 
-
-def _whole(buffer: bytes, start: int, limit: int) -> Framed | None:
-    """Return the message that starts in a buffer; None if a part of it is missing."""
-    if len(buffer) - start < PREFIX.size:
-        return None
-    flag, size = PREFIX.unpack_from(buffer, start)
-    if flag > 1:
-        raise InvalidRequest(f"the first byte of a message is {flag}, not 0 or 1")
-    if size > limit:
-        raise too_large(size, limit)
-    first = start + PREFIX.size
-    return Framed(bool(flag), buffer[first : first + size]) if len(buffer) >= first + size else None
+    def _first_size(self) -> int:
+        """Return the size of the first message with its prefix; 0 if the prefix is not whole."""
+        if len(self._buffer) < PREFIX.size:
+            return 0
+        flag, size = PREFIX.unpack_from(self._buffer)
+        if flag > 1:
+            raise InvalidRequest(f"the first byte of a message is {flag}, not 0 or 1")
+        if size > self._limit:
+            raise too_large(size, self._limit)
+        return PREFIX.size + int(size)
 
 
 def check_encoding(encoding: bytes | None) -> bool:

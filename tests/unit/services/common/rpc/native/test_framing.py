@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 import zlib
 
 import pytest
@@ -22,6 +23,10 @@ from dexorder_common.rpc.native.framing import (
 )
 
 LIMIT = 1_000
+
+
+def taken_from(deframer: Deframer) -> list[Framed]:
+    return list(iter(deframer.take, None))
 
 
 def test_a_message_has_a_flag_and_four_bytes_of_length() -> None:
@@ -45,7 +50,10 @@ def test_messages_are_the_same_however_they_arrive(messages: list[bytes], data: 
     deframer = Deframer(LIMIT)
     while body:
         size = data.draw(st.integers(1, len(body)))
-        found += deframer.feed(body[:size])
+        is_whole, waiting = deframer.feed(body[:size]), deframer.pending
+        taken = taken_from(deframer)
+        assert is_whole == bool(taken) and deframer.pending == waiting - sum(5 + len(each.data) for each in taken)
+        found += taken
         body = body[size:]
         assert deframer.pending < 45
     deframer.finish()
@@ -54,7 +62,7 @@ def test_messages_are_the_same_however_they_arrive(messages: list[bytes], data: 
 
 def test_the_end_inside_a_message_is_refused() -> None:
     deframer = Deframer(LIMIT)
-    assert deframer.feed(b"\0\0\0\0\x03ab") == []
+    assert not deframer.feed(b"\0\0\0\0\x03ab") and deframer.take() is None
     with pytest.raises(InvalidRequest, match="after 7 bytes"):
         deframer.finish()
 
@@ -66,6 +74,27 @@ def test_the_end_inside_a_message_is_refused() -> None:
 def test_a_prefix_alone_is_enough_to_refuse(body: bytes, error: type[SuiteError]) -> None:
     with pytest.raises(error):
         Deframer(LIMIT).feed(body)
+
+
+def test_an_invalid_message_behind_others_is_refused_in_its_turn() -> None:
+    deframer = Deframer(LIMIT)
+    assert deframer.feed(frame(b"a") + b"\x02\0\0\0\0") and deframer.take() == Framed(False, b"a")
+    with pytest.raises(InvalidRequest, match="is 2, not 0 or 1"):
+        deframer.take()
+
+
+@pytest.mark.parametrize("piece", [b"\0" * 5 * 1_000, b"\0\0\0\0\x01x" * 1_000, b"xy", b""])
+def test_bytes_that_wait_take_their_size_in_memory_whatever_they_are(piece: bytes) -> None:
+    """Messages that nobody takes, the smallest ones too, and a long one that comes in the smallest pieces."""
+    deframer = Deframer(limit=1 << 23)
+    deframer.feed(b"\0\0\x7f\xff\xff" if piece == b"xy" else b"")
+    tracemalloc.start()
+    try:
+        for _ in range(max(1, 500_000 // max(len(piece), 5))):
+            deframer.feed(bytes(bytearray(piece)))  # a new object each time, as from a socket
+        assert tracemalloc.get_traced_memory()[0] < 2 * deframer.pending + 1_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_compression() -> None:
