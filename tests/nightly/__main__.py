@@ -79,7 +79,8 @@ PARTS = (
     Part(
         "properties",
         4_800,
-        PARALLEL + " -m 'hypothesis and not smoke and not soak' --hypothesis-profile=nightly --hypothesis-seed={seed}",
+        PARALLEL + " --timeout=900 -m 'hypothesis and not smoke and not soak'"
+        " --hypothesis-profile=nightly --hypothesis-seed={seed}",
         lane=Lane.COMPUTING,
     ),
     Part("breaks", 4_800, command="python -m tests.breaks", lane=Lane.COMPUTING),
