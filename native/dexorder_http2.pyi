@@ -11,6 +11,8 @@ PONG: Final[Literal[4]]
 UNARY: Final[Literal[5]]
 OUTPUT_LIMIT: Final[int]
 """Bytes that one `Session.step` returns at most, but for the last frame."""
+SEND_BUFFER: Final[int]
+"""Bytes of an answer that a stream keeps before its data waits, though the client's windows have room for more."""
 
 Request: TypeAlias = tuple[Literal[0], int, Head, bytes, bool]
 """A stream, its head, what of its body has come, and whether that is all."""

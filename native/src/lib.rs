@@ -33,4 +33,6 @@ mod dexorder_http2 {
     const UNARY: u8 = crate::session::UNARY;
     #[pymodule_export]
     const OUTPUT_LIMIT: usize = crate::pipe::OUTPUT_LIMIT;
+    #[pymodule_export]
+    const SEND_BUFFER: usize = crate::stream::SEND_BUFFER;
 }

@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::fields::{Fields, Head};
 use crate::pipe::Pipe;
-use crate::stream::{Found, Stream};
+use crate::stream::{Found, SEND_BUFFER, Stream};
 use crate::unary;
 use crate::wakers::Woken;
 
@@ -89,6 +89,7 @@ impl Session {
             .max_concurrent_streams(max_streams)
             .max_header_list_size(max_header_bytes)
             .max_pending_accept_reset_streams(max_unread_resets)
+            .max_send_buffer_size(SEND_BUFFER)
             .handshake(pipe.clone());
         Self(Mutex::new(Inner {
             state: State::Handshake(Box::pin(handshake)),

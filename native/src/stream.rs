@@ -11,6 +11,9 @@ use http::{HeaderMap, Response};
 
 use crate::wakers::{StreamWaker, Woken};
 
+/// Bytes of an answer that a stream keeps before its data waits, though the client's windows have room for more.
+pub const SEND_BUFFER: usize = 64 * 1024;
+
 /// What a visit of a stream has found.
 #[derive(Default)]
 pub struct Found {

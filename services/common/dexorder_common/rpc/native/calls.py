@@ -37,6 +37,9 @@ from dexorder_common.rpc.native.methods import Method
 log = structlog.get_logger(__name__)
 
 
+_UNREAD = "too many bytes of answers on this connection wait for their client to read"
+
+
 class _Expired(SuiteError):
     code = Code.DEADLINE_EXCEEDED
 
@@ -52,8 +55,8 @@ class Call(CallContext):
     _has_head = False
     _is_gone = False
     """Whether the client no longer waits for the call."""
-    _is_waiting = False
-    """Whether sent data has not left; the next has to wait for that."""
+    _unread = 0
+    """Bytes of sent data that has not left; the next has to wait for that."""
     _room: asyncio.Future[None] | None = None
     _requests: Sequence[bytes] = ()
     _held = 0
@@ -105,7 +108,7 @@ class Call(CallContext):
 
     def writable(self) -> None:
         """Note that the sent data has left."""
-        self._is_waiting = False
+        self._wait(0)
         resolve(self._room)
         if self._task is None and not self._is_gone:  # the answer was sent, its status waited for it
             self._finish()
@@ -187,7 +190,7 @@ class Call(CallContext):
         async with aclosing(answers):
             async for answer in answers:
                 await self.write(answer)
-        while self._is_waiting and not self._is_gone:
+        while self._unread and not self._is_gone:
             await self._until_writable()  # the status follows the answers, and the client can still leave
 
     def _succeed(self, answer: Any) -> None:
@@ -204,6 +207,9 @@ class Call(CallContext):
         if len(message) > self._line.limits.max_message_bytes:
             self.refuse(too_large(len(message), self._line.limits.max_message_bytes))
             return False
+        if not self._line.has_room(len(message)):
+            self.refuse(Exhausted(_UNREAD))
+            return False
         if not (self._has_head or self._initial or self._trailing or self._details):
             self._has_head = True
             sent = self._line.respond(self._stream, message)
@@ -213,8 +219,9 @@ class Call(CallContext):
             sent = self._line.data(self._stream, frame(message))
             if sent:
                 self._finish()
-        self._is_waiting = sent is False
-        return not self._is_waiting
+        if sent is False:
+            self._wait(len(message))
+        return sent is not False
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_gone:
@@ -238,7 +245,7 @@ class Call(CallContext):
 
     def _expire(self) -> None:
         self._timer = None
-        if self._is_waiting:  # a status would wait behind the data that the client does not read
+        if self._unread:  # a status would wait behind the data that the client does not read
             self._line.reset(self._stream)
             self._drop()
         elif self.time_remaining() == 0:
@@ -267,6 +274,8 @@ class Call(CallContext):
         if self._held:
             self._line.hold(-self._held)
             self._held = 0
+        if self._unread:
+            self._wait(0)
         self._line.ended(self._stream)
         callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
@@ -311,13 +320,21 @@ class Call(CallContext):
         largest, limit = max(map(len, framed), default=0), self._line.limits.max_message_bytes
         if largest > limit:
             raise too_large(largest, limit)
-        while self._is_waiting and not self._is_gone:
+        while self._unread and not self._is_gone:
             await self._until_writable()
         if self._is_gone:
             raise CallerLeft("the caller has left")
         self._send_head()
-        if framed:
-            self._is_waiting = not self._line.data(self._stream, frames(framed))
+        data = frames(framed)
+        if not self._line.has_room(len(data)):
+            raise Exhausted(_UNREAD)
+        if framed and not self._line.data(self._stream, data):
+            self._wait(len(data))
+
+    def _wait(self, size: int) -> None:
+        """Note how many bytes of answers wait for the client."""
+        more, self._unread = size - self._unread, size
+        self._line.wait(more)
 
     async def _until_writable(self) -> None:
         if self._room is None or self._room.done():

@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         )
         self._signs = Signs(loop.time())
         self._resets = ResetBucket(loop.time())
-        self._unfinished = 0
+        self._unfinished = self._unread = 0
         self._is_pumping = False
         self._is_scheduled = False
         self._is_full = False
@@ -260,6 +260,14 @@ class Connection(asyncio.Protocol):
         """Count bytes of requests that are not whole."""
         self._unfinished += size
         return self._unfinished <= self.limits.max_unfinished_bytes
+
+    def has_room(self, size: int) -> bool:
+        """Return whether so many more bytes of answers may wait for the client."""
+        return self._unread + size <= self.limits.max_unread_bytes
+
+    def wait(self, size: int) -> None:
+        """Count bytes of answers that wait; they have left or were dropped if it is negative."""
+        self._unread += size
 
     def ended(self, stream: int) -> None:
         """Note the end of a call's handler."""

@@ -49,6 +49,11 @@ class Limits:
         """Bytes of requests that have not arrived whole, on one connection."""
         return max(64 * 1_024 * 1_024, 4 * self.max_message_bytes)
 
+    @property
+    def max_unread_bytes(self) -> int:
+        """Bytes of answers on one connection that wait for their client."""
+        return max(64 * 1_024 * 1_024, 4 * self.max_message_bytes)
+
 
 class ResetBucket:
     """Count of a client's resets: `MAX_RESETS` at once, `RESETS_PER_SECOND` without end."""

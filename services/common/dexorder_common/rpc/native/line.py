@@ -45,5 +45,11 @@ class Line(Caller, Protocol):
     def hold(self, size: int) -> bool:
         """Count bytes of requests that are not whole; False if they are too many."""
 
+    def has_room(self, size: int) -> bool:
+        """Return whether so many more bytes of answers may wait for the client."""
+
+    def wait(self, size: int) -> None:
+        """Count bytes of answers that wait; they have left or were dropped if it is negative."""
+
     def ended(self, stream: int) -> None:
         """Note the end of a call's handler."""

@@ -33,6 +33,8 @@ class Handlers:
         self.release = asyncio.Event()
         self.running = 0
         self.most_running = 0
+        self.made = 0
+        """Answers of `many`."""
         self.outcomes: list[tuple[bool, bool]] = []
 
     async def echo(self, request: bytes, context: Any) -> bytes:
@@ -66,6 +68,7 @@ class Handlers:
             yield [b"x" * size] * count
             return
         for _ in range(count):
+            self.made += 1
             yield b"x" * size
 
     async def collect(self, requests: AsyncIterator[bytes], context: Any) -> bytes:

@@ -254,6 +254,44 @@ async def test_unfinished_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch
         assert await still_serves(client, 23)
 
 
+async def test_answers_that_nobody_reads_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole answers of unary calls wait for windows that are shut; more than they may is refused, until some leave."""
+    monkeypatch.setattr(Limits, "max_unread_bytes", 100_000)
+    async with serving(Handlers()) as address, connected(address, NO_WINDOW) as client:
+        for stream in range(1, 21, 2):
+            client.send(call(stream, "echo", b"x" * 9_990))
+        client.send(call(21, "echo", b"x" * 9_990), call(23, "many", b"1 9990 0"), call(25, "many", b"1 9990 1"))
+        refused = set[int]()
+        while len(refused) < 3:
+            found = await client.until((HEADERS,))
+            assert found is not None
+            refused |= {found[2]} if found[1] & END_STREAM else set()
+        assert refused == {21, 23, 25}
+        client.send(packed(WINDOW_UPDATE, 0, 1, (20_000).to_bytes(4)), packed(RESET, 0, 3, CANCEL))
+        assert await client.ended(1)
+        client.send(call(27, "echo", b"x" * 9_990), packed(WINDOW_UPDATE, 0, 27, (20_000).to_bytes(4)))
+        assert await client.ended(27)
+
+
+async def test_wide_windows_of_a_client_that_reads_nothing_are_not_filled() -> None:
+    """Windows of 2 GiB, a socket that is not read: each handler makes as much as its stream keeps, and waits."""
+    from dexorder_http2 import SEND_BUFFER  # deferred as in `rig`
+
+    wide = b"\0\x04" + (2**31 - 1).to_bytes(4)
+    handlers = Handlers()
+    async with serving(handlers) as address, connected(address, wide) as client:
+        client.send(packed(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4)))
+        client.send(*(call(stream, "many", b"1000 10000 0") for stream in range(1, 401, 2)))
+        async with connected(address) as other:
+            before, stream = -1, 1
+            while handlers.made < 200 or handlers.made != before:
+                before, stream = handlers.made, stream + 2
+                assert await still_serves(other, stream)
+                await asyncio.sleep(0.1)
+        in_sockets = 16_000_000
+        assert handlers.made * 10_000 < 200 * (SEND_BUFFER + 20_000) + in_sockets
+
+
 async def test_a_compressed_bomb_is_refused() -> None:
     async with serving(Handlers()) as address, connected(address) as client:
         bomb = gzip.compress(b"\0" * 20_000_000, 1)
