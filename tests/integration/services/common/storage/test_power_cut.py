@@ -10,7 +10,7 @@ from tests.rig.durable_warehouse import COLLECTED
 from tests.rig.durable_writers import BATCHES, PARTS, read
 from tests.rig.power_cut import PowerCut
 
-_NIGHTLY = pytest.mark.nightly
+_NIGHTLY = (pytest.mark.nightly, pytest.mark.timeout(900))
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,9 @@ _NIGHTLY = pytest.mark.nightly
         *((part, 2 * BATCHES + 7) for part in PARTS if part not in ("contacts", "warehouse")),
         ("warehouse", 2 * COLLECTED + 1),
         pytest.param("contacts", 2 * BATCHES + 7, marks=_NIGHTLY),  # events.db is the gateway's as well
-        *(pytest.param(part, writes, marks=_NIGHTLY) for part in PARTS for writes in (1, 400, 2_000)),
+        *(pytest.param(part, writes, marks=_NIGHTLY) for part in PARTS for writes in (1, 400)),
+        # A write of the warehouse is a commit of its table and takes a quarter of a second beside other campaigns.
+        *(pytest.param(part, 2_000, marks=_NIGHTLY) for part in PARTS if part != "warehouse"),
     ],
 )
 async def test_what_was_called_durable_outlives_a_power_cut(part: str, writes: int, tmp_path: Path) -> None:
