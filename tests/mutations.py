@@ -34,7 +34,7 @@ MODULES = (
     ),
     *(f"{RELAY}/state/{name}" for name in ("realtime", "realtime_job", "request", "triggers", "udfs")),
     *(f"{INGESTOR}/history/{name}" for name in ("evidence", "candidate_series", "checksum", "newest", "paging")),
-    *(f"{INGESTOR}/realtime/{name}" for name in ("trade_batches", "trade_sequence", "live_candles", "agreed_feed")),
+    *(f"{INGESTOR}/realtime/{name}" for name in ("trade_batches", "trade_sequence", "live_candles", "agreed/feed")),
     *(
         f"{COMMON}/dexorder_common/model/{name}"
         for name in ("time_range", "periods", "proof", "checksum", "instrument")
@@ -131,9 +131,14 @@ def _dropped(node: ast.AST, block: object) -> Iterator[tuple[ast.stmt | ast.expr
 
 def nearest(module: str) -> list[list[str]]:
     """Return the tests of a module's name, and those around them."""
-    name = module.rpartition("/")[2]
+    *_, folder, name = module.split("/")
     around = next(tests for start, tests in NEAREST.items() if module.startswith(start))
-    own = [f"unit/{each.relative_to(UNIT)}" for folder in around for each in (UNIT / folder).rglob(f"test_{name}*.py")]
+    own = [
+        f"unit/{each.relative_to(UNIT)}"
+        for place in around
+        for known_as in (name, f"{folder}_{name}")
+        for each in (UNIT / place).rglob(f"test_{known_as}*.py")
+    ]
     return [*([sorted(own)] if own else []), [f"unit/{folder}" for folder in around]]
 
 

@@ -86,7 +86,7 @@ PARTS = (
     Part("breaks", 4_800, command="python -m tests.breaks", lane=Lane.COMPUTING),
     Part(
         "mutations",
-        1_200,
+        2_400,
         command="python -m tests.mutations --seed $DEXORDER_TEST_SEED --count 3",
         lane=Lane.COMPUTING,
     ),

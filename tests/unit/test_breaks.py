@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.breaks import Break, read_breaks, rows
-from tests.mutations import mutations
+from tests.mutations import MODULES, mutations, nearest
 from tests.paths import ROOT
 
 ROWS = rows()
@@ -38,3 +38,9 @@ def test_mutations_are_all_small_changes_and_leave_the_others_out() -> None:
         (3, "a < b", "a <= b"),
     ]
     assert len({each.source for each in mutations(source)}) == 6
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_of_mutations_exists_and_has_tests(module: str) -> None:
+    assert (ROOT / f"{module}.py").exists()
+    assert all((ROOT / "tests" / each).exists() for tests in nearest(module) for each in tests)

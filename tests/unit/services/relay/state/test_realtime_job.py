@@ -38,8 +38,8 @@ class Relay:
         started = StartedSubscription(wanted, at_ns, self.registry.last_sequence + 1)
         rules.start(self.registry, started, lambda: next(self.jobs), Changes())
 
-    def stop(self, name: str) -> None:
-        rules.stop(self.registry, name, Changes(), wall_ns=START_NS)
+    def stop(self, name: str) -> RealtimeJob:
+        return rules.stop(self.registry, name, Changes(), wall_ns=START_NS)
 
     def take(self) -> RealtimeJob:
         self.registry.leases.offer(Slot(b"i", "SIM", SlotKind.REALTIME))
@@ -228,3 +228,15 @@ def test_a_job_of_which_nothing_was_heard_since_the_restart_of_the_relay_says_so
     assert "the ingestor of this job has not reported" in job.record().error == relay.registry.waiting(TICKER)
     job.identity = b"i"
     assert job.record().error == ""
+
+
+def test_a_job_is_found_by_its_dispatch_and_tells_its_restarts() -> None:
+    relay = Relay()
+    relay.start("a", TRADES)
+    assert relay.registry.current_job(dispatch_id(1)) is None and relay.job.record().restarts == 0
+    for restarts in range(3):
+        job = relay.take()
+        assert job.dispatch_id is not None and relay.registry.current_job(job.dispatch_id) is job
+        assert job.record().restarts == restarts
+        relay.end()
+    assert relay.stop("a") is job

@@ -149,3 +149,15 @@ def test_a_report_of_too_many_or_without_a_part_changes_nothing() -> None:
     found.report([], many, {}, now_ns=NOW_NS + 1, more=True)  # a driver that started again begins with part 0
     found.report([DECLARED], [], {}, now_ns=NOW_NS + 2)
     assert ([*found.statuses], found.reported_ns) == ([], NOW_NS + 2)
+
+
+def test_a_report_that_has_ended_has_no_further_part() -> None:
+    found = registry()
+    with pytest.raises(InvalidRequest, match="part 1 is not the next one, 0"):
+        found.report([GIVEN], (), {}, now_ns=NOW_NS, part=1)
+    many = [replace(GIVEN, name=f"u{number}") for number in range(MAX_REPORTED + 1)]
+    with pytest.raises(Exhausted):
+        found.report(many, (), {}, now_ns=NOW_NS, more=True)
+    with pytest.raises(InvalidRequest, match="part 1 is not the next one, 0"):
+        found.report([GIVEN], (), {}, now_ns=NOW_NS, part=1)
+    assert found.declared == {"declared": DECLARED}
