@@ -274,4 +274,5 @@ def _live(module: str, environment: dict[str, str], log: str) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ.update(environment)
+    sys.argv = [module]  # else it has pytest's
     runpy.run_module(module, run_name="__main__")
