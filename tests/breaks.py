@@ -30,6 +30,8 @@ SOURCES = (
 )
 """Folders on the path of Python, before the installed package."""
 TIERS = ("unit", "integration", "conformance", "smoke")
+GATE = "not nightly and not soak"
+"""The examples of a test that count: a break is noticed by those of the gate."""
 TIMEOUT_SECONDS = 900
 """Limit of a run; a test has a shorter one of its own, after which it fails."""
 
@@ -101,7 +103,7 @@ def copied_tree() -> Iterator[Path]:
 def run_tests(tree: Path, tests: Sequence[str], *options: str) -> tuple[int | None, str]:
     """Run tests in a copy; return pytest's exit status, None after the limit, and what it printed."""
     path = os.pathsep.join(str(tree / each) for each in SOURCES)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-m", GATE, *options]
     limit = TIMEOUT_SECONDS * len(tests)
     process = subprocess.Popen(
         [*command, *(f"tests/{each}" for each in tests)],
