@@ -74,7 +74,7 @@ class Evaluation:
     def watchers(self) -> dict[int, Watcher]:
         """Return the triggers by their registrations."""
         return {
-            each.number: watcher_of(each.trigger_id, each.compiled, sorted(each.tickers or ()), each.at_ns)._replace(
+            each.number: watcher_of(each.trigger_id, each.kind, sorted(each.tickers or ()), each.at_ns)._replace(
                 is_paused=bool(each.withheld), revision=each.revision, silent_ns=each.silent_ns
             )
             for each in self._engine.registrations.values()

@@ -209,7 +209,9 @@ def _records(data: bytes) -> Iterator[tuple[bytes, int]]:
 def _pack(values: Any, parts: tuple[bytes, ...] | list[bytes]) -> bytes:
     """Return JSON values and parts of bytes as one compressed content."""
     header = json.dumps([values, [len(each) for each in parts]], separators=(",", ":")).encode()
-    return zlib.compress(b"".join([_NUMBER.pack(len(header)), header, *parts]), 1)
+    packer = zlib.compressobj(1)
+    packed = [packer.compress(each) for each in (_NUMBER.pack(len(header)), header, *parts)]
+    return b"".join([*packed, packer.flush()])
 
 
 def _unpack(content: bytes) -> tuple[Any, list[bytes]]:

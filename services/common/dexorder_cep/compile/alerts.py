@@ -3,6 +3,9 @@
 A shape is a text without its one number, with the parameters. The first trigger of a shape is compiled from its text.
 If the number is in the condition alone, as a DOUBLE, later ones are copies with another number: their texts are not
 parsed, and their code is the same. All other texts are compiled as they are.
+
+A text with a number as a program writes it (``0.50``, not ``.5`` or ``007``) follows from its shape and the number, so
+that a registration keeps the number alone.
 """
 
 from __future__ import annotations
@@ -25,11 +28,45 @@ _NAME = re.compile(r"[A-Za-z_]+", re.ASCII)
 _MAX_TEXT = 400
 
 
-class AlertText(NamedTuple):
-    """Shape of a text, and its number, which is positive."""
+class Shape(NamedTuple):
+    """Text without its number.
 
-    shape: tuple[Any, ...]
+    Attributes:
+        before: Text before the number; the whole text, if the number is the value of a parameter.
+        after: Text after it.
+        decimals: Digits of the number after its point.
+        name: Parameter with the number; empty if the text has it.
+        given: Parameters; the one with the number has its sign alone.
+    """
+
+    before: str
+    after: str
+    decimals: int
+    name: str
+    given: tuple[tuple[str, str], ...]
+
+    def text(self, number: float) -> tuple[str, dict[str, str]]:
+        """Return the text and the parameters with a number."""
+        written = self.written(number)
+        if self.name:
+            return self.before, {name: each + written if name == self.name else each for name, each in self.given}
+        return f"{self.before}{written}{self.after}", dict(self.given)
+
+    def written(self, number: float) -> str:
+        """Return a number as a text of this shape has it."""
+        return f"{number:.{self.decimals}f}"
+
+
+class AlertText(NamedTuple):
+    """Shape of a text, and its number, which is positive.
+
+    Attributes:
+        follows: Whether the text follows from both.
+    """
+
+    shape: Shape
     number: float
+    follows: bool
 
 
 def read_alert(sql: str, given: Mapping[str, str]) -> AlertText | None:
@@ -42,19 +79,23 @@ def read_alert(sql: str, given: Mapping[str, str]) -> AlertText | None:
         return None
     names = given.keys() - NAMES if given else ()
     if len(parts) == 3 and not names:
-        return _text((parts[0], parts[2], "." in parts[1], *given.items()), parts[1])
+        return _text(Shape(parts[0], parts[2], _decimals(parts[1]), "", tuple(given.items())), parts[1])
     if len(parts) == 1 and len(names) == 1 and sql.count(":") == 1:
         (name,) = names
         value = _VALUE.fullmatch(given[name])
         if value is not None:
-            others = [each for each in given.items() if each[0] != name]
-            return _text((sql, name, value[1], "." in value[2], *others), value[2])
+            signs = tuple((each, value[1] if each == name else text) for each, text in given.items())
+            return _text(Shape(sql, "", _decimals(value[2]), name, signs), value[2])
     return None
 
 
-def _text(shape: tuple[Any, ...], written: str) -> AlertText | None:
+def _decimals(written: str) -> int:
+    return len(written.partition(".")[2])
+
+
+def _text(shape: Shape, written: str) -> AlertText | None:
     number = float(written)
-    return AlertText(shape, number) if number > 0 else None
+    return AlertText(shape, number, shape.written(number) == written) if number > 0 else None
 
 
 def sign_of(plan: Plan, number: float) -> float | None:
@@ -81,6 +122,13 @@ def with_number(plan: Plan, value: float) -> Plan:
     condition = FunctionType(known.__code__, known.__globals__, known.__name__, (value,))
     guard = plan.guard._replace(threshold=value) if plan.guard is not None else None
     return replace(plan, condition=condition, guard=guard)
+
+
+def number_of(plan: Plan) -> float:
+    """Return the number of a plan of a shape, with its sign."""
+    assert isinstance(plan, PlainPlan)
+    number: float = _constants(plan)[0]
+    return number
 
 
 def _constants(plan: PlainPlan) -> tuple[Any, ...]:

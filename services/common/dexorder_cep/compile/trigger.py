@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dexorder_cep.compile.alerts import read_alert, sign_of, with_number
+from dexorder_cep.compile.alerts import Shape, number_of, read_alert, sign_of, with_number
 from dexorder_cep.compile.binder import bind_condition
 from dexorder_cep.compile.code import Function, row_predicate, row_values
-from dexorder_cep.compile.guards import guard_of
+from dexorder_cep.compile.guards import Guard, guard_of
 from dexorder_cep.compile.match_query import compile_match
 from dexorder_cep.compile.message import Message, check_message
 from dexorder_cep.compile.parameters import NAMES, Fire, Parameters, check_parameters, is_running
@@ -39,6 +40,8 @@ class CompiledTrigger:
         parameters: Its parameters, checked.
         message: Template of the message of a firing; None without one.
         plan: How it is evaluated.
+        shape: Shape of an alert whose text and parameters follow from it and the number; None for other triggers.
+        first: The alert of which it is a copy with another number; None without one.
     """
 
     sql: str
@@ -49,6 +52,32 @@ class CompiledTrigger:
     parameters: Parameters
     message: Message | None
     plan: Plan = field(repr=False)
+    shape: Shape | None = None
+    first: CompiledTrigger | None = None
+
+    def with_number(self, number: float) -> CompiledTrigger:
+        """Return the alert of the same shape with another number, which has its sign."""
+        assert self.shape is not None
+        sql, given = self.shape.text(abs(number))
+        return replace(self, sql=sql, given=given or _NONE, plan=with_number(self.plan, number), first=self)
+
+    @property
+    def number(self) -> float:
+        """Number of an alert with a shape, with its sign."""
+        return number_of(self.plan)
+
+    @property
+    def guard(self) -> Guard | None:
+        """Comparison without which a condition does not hold; None for a pattern."""
+        return self.plan.guard if isinstance(self.plan, PlainPlan) else None
+
+    @property
+    def follows_newest(self) -> bool:
+        """Whether the state of an alert after a row depends on this row alone, and changes only with its guard."""
+        guard, parameters = self.guard, self.parameters
+        if self.shape is None or guard is None or not guard.exact or self.plan.steps or self.is_running:
+            return False
+        return parameters.fire != "level" and parameters.initial == "arm"
 
     @property
     def is_running(self) -> bool:
@@ -72,23 +101,35 @@ def compile_trigger(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
     Raises:
         InvalidSql: The text or a parameter is refused.
     """
-    text = read_alert(sql, parameters)
-    known = _SHAPES.get(text.shape) if text is not None else None
-    if text is not None and known is not None:
-        first, sign = known
-        return replace(
-            first, sql=sql, given=dict(parameters) or _NONE, plan=with_number(first.plan, sign * text.number)
-        )
+    alert = read_alert(sql, parameters)
+    first = _FIRST.get(alert.shape) if alert is not None else None
+    if alert is not None and first is not None:
+        number = math.copysign(alert.number, first.number)
+        if alert.follows:
+            return first.with_number(number)
+        plan = with_number(first.plan, number)
+        return replace(first, sql=sql, given=dict(parameters) or _NONE, plan=plan, shape=None)
     found = _compile_text(sql, parameters)
-    if text is not None and (one := sign_of(found.plan, text.number)) is not None:
-        if len(_SHAPES) == _MAX_SHAPES:
-            del _SHAPES[next(iter(_SHAPES))]
-        _SHAPES[text.shape] = found, one
+    if alert is not None and sign_of(found.plan, alert.number) is not None:
+        if len(_FIRST) == _MAX_SHAPES:
+            del _FIRST[next(iter(_FIRST))]
+        first = _FIRST[alert.shape] = replace(found, shape=alert.shape)
+        return first if alert.follows else found
     return found
 
 
-_SHAPES: dict[tuple[Any, ...], tuple[CompiledTrigger, float]] = {}
-"""The first trigger of each shape of alerts, and the sign of its number."""
+def find_alert(sql: str, parameters: Mapping[str, str]) -> tuple[CompiledTrigger, float] | None:
+    """Return the first alert of the shape of a text, and the text's number with its sign.
+
+    None for a text that does not follow from both, or without such an alert.
+    """
+    alert = read_alert(sql, parameters)
+    first = _FIRST.get(alert.shape) if alert is not None and alert.follows else None
+    return (first, math.copysign(alert.number, first.number)) if alert is not None and first is not None else None
+
+
+_FIRST: dict[Shape, CompiledTrigger] = {}
+"""The first alert of each shape."""
 _MAX_SHAPES = 1_024
 _NONE: Mapping[str, str] = {}
 

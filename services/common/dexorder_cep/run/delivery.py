@@ -8,6 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from dexorder_cep.compile.guards import Guard
 from dexorder_cep.compile.plans import ResultColumn
 from dexorder_cep.compile.trigger import CompiledTrigger, plain_value
 from dexorder_cep.run.account import Account
@@ -119,6 +120,11 @@ def with_entry(mapping: Mapping[str, ValueT], ticker: str, value: ValueT) -> Map
     return mapping
 
 
+def kind_of(compiled: CompiledTrigger) -> tuple[CompiledTrigger, float | None]:
+    """Return ``kind`` and ``level`` of a registration of a trigger."""
+    return (compiled.first or compiled, compiled.number) if compiled.shape is not None else (compiled, None)
+
+
 @dataclass(slots=True)
 class Registration:
     """A registered trigger. There may be a million: they share empty mappings; ``with_entry`` adds to one.
@@ -126,29 +132,60 @@ class Registration:
     Attributes:
         trigger_id: Id that the client gave.
         number: Number of the registration.
-        compiled: The trigger.
+        kind: The trigger; or the first alert of its shape, from which it differs in text, parameters and condition.
+        level: Number of an alert with a shape; None for other triggers.
         at_ns: Time of the registration; rows that were known by then never fire.
         tickers: Markets; None for all.
         heard: By ticker, which rows were settled at the registration. Others fire, though they may be older than it.
         delivered: By ticker, for tickers with a sent event.
-        account: Resources that it uses on all its tickers.
         withheld: By ticker on which it is paused, the newest outcomes with the times at which their rows were settled.
         silent: By ticker, pauses that have ended, each with its start and end; rows that were settled in them do not
             fire.
         revision: Number of the edit that has made it as it is; 1 before the first one.
+        place: Place among the runs of its stream while it is at rest there, without a run; 0 otherwise.
     """
 
     trigger_id: str
     number: int
-    compiled: CompiledTrigger
+    kind: CompiledTrigger
+    level: float | None
     at_ns: int
     tickers: frozenset[str] | None
     heard: Mapping[str, Heard] = field(default_factory=_none)
     delivered: Mapping[str, Delivered] = field(default_factory=_none)
-    account: Account = field(default_factory=Account)
     withheld: Mapping[str, list[tuple[int, Outcome]]] = field(default_factory=_none)
     silent: Mapping[str, list[tuple[int, int]]] = field(default_factory=_none)
     revision: int = 1
+    place: int = 0
+    _account: Account | None = None
+
+    @property
+    def compiled(self) -> CompiledTrigger:
+        """The trigger. That of an alert is made at each call: use ``kind`` for what it shares with others."""
+        return self.kind if self.level is None else self.kind.with_number(self.level)
+
+    def text(self) -> tuple[str, dict[str, str]]:
+        """Return its text and its parameters as received."""
+        if self.level is None or self.kind.shape is None:
+            return self.kind.sql, dict(self.kind.given)
+        return self.kind.shape.text(abs(self.level))
+
+    def take(self, compiled: CompiledTrigger) -> None:
+        """Become another trigger."""
+        self.kind, self.level = kind_of(compiled)
+
+    @property
+    def guard(self) -> Guard | None:
+        """Guard of an alert that may rest."""
+        guard = self.kind.guard
+        return Guard(guard.slot, guard.operator, self.level, guard.exact) if guard is not None else None
+
+    @property
+    def account(self) -> Account:
+        """Resources that it uses on all its tickers."""
+        if self._account is None:
+            self._account = Account()
+        return self._account
 
     def hear(self, ticker: str, heard: Heard) -> None:
         """Note which rows of a market were settled at the registration."""
@@ -166,7 +203,17 @@ class Registration:
     @property
     def series_period(self) -> int:
         """Period of the rows at which it is evaluated; 0 for trades."""
-        return TRADES_PERIOD if self.compiled.is_running else self.compiled.period_seconds
+        return TRADES_PERIOD if self.kind.is_running else self.kind.period_seconds
+
+    @property
+    def variant(self) -> tuple[int, tuple[tuple[int, bool], ...]]:
+        """Delay in milliseconds and order of the stream on which it is evaluated."""
+        return self.kind.parameters.delay_ms, self.kind.order
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether it needs no run while no row changes its guard: an alert on one market."""
+        return self.kind.follows_newest and self.tickers is not None and len(self.tickers) == 1
 
     def silent_until(self, ticker: str) -> int:
         """Return the time up to which all rows of a market were known at the registration."""
@@ -205,7 +252,7 @@ class Registration:
 
 def deliver(registration: Registration, stream: Stream, result: RunResult, period_ns: int) -> list[Outcome]:
     """Return the event of a result, if one is sent, and the end of the trigger, if it ends."""
-    parameters = registration.compiled.parameters
+    parameters = registration.kind.parameters
     time_ns = result.time_ns + (period_ns if result.emitted_by == "row" else 0)
     if parameters.expires_ns is not None and time_ns >= parameters.expires_ns:
         return [TriggerEnded(registration.trigger_id, registration.number, time_ns, "expired")]
@@ -223,7 +270,7 @@ def deliver(registration: Registration, stream: Stream, result: RunResult, perio
     else:
         state.until_ns = time_ns + parameters.cooldown_ns
         if parameters.on == "bar":
-            state.until_ns = max(state.until_ns, result.first[0] + registration.compiled.period_seconds * SECOND_NS)
+            state.until_ns = max(state.until_ns, result.first[0] + registration.kind.period_seconds * SECOND_NS)
         state.open = True
     firing = _firing(registration, stream, result, time_ns, state.suppressed)
     state.suppressed = 0
@@ -233,7 +280,7 @@ def deliver(registration: Registration, stream: Stream, result: RunResult, perio
 
 
 def _firing(registration: Registration, stream: Stream, result: RunResult, time_ns: int, suppressed: int) -> Firing:
-    compiled = registration.compiled
+    compiled = registration.kind
     most = compiled.parameters.max_rows
     context = {
         "kind": result.kind,

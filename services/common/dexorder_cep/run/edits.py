@@ -12,24 +12,25 @@ from dexorder_cep.compile.trigger import CompiledTrigger
 from dexorder_cep.run.awake import Run
 from dexorder_cep.run.delivery import Registration
 from dexorder_cep.run.running import RunningRun
-from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
+from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun
 from dexorder_cep.run.stream import Row, Stream
-from dexorder_cep.run.stream_runs import StreamRuns, TickerSeries
+from dexorder_cep.run.stream_runs import StreamRuns, new_run
 from dexorder_common.model.times import SECOND_NS
 
 
 def change(registration: Registration, compiled: CompiledTrigger, revision: int) -> None:
     """Give a registration another text and other parameters. Its runs are still of the old text; replace them."""
-    longer_ns = compiled.parameters.cooldown_ns - registration.compiled.parameters.cooldown_ns
+    longer_ns = compiled.parameters.cooldown_ns - registration.kind.parameters.cooldown_ns
     for sent in registration.delivered.values():
         sent.until_ns += longer_ns if sent.until_ns else 0
     for withheld in registration.withheld.values():
         withheld.clear()  # it stays paused; these are outcomes of the text before
-    registration.compiled, registration.revision = compiled, revision
+    registration.take(compiled)
+    registration.revision = revision
     registration.account.release_all()
 
 
-def replace_runs(registration: Registration, series: TickerSeries, on_stream: StreamRuns) -> None:
+def replace_runs(registration: Registration, on_stream: StreamRuns) -> None:
     """Replace the runs of a changed trigger on a stream, with their state.
 
     Raises:
@@ -39,9 +40,9 @@ def replace_runs(registration: Registration, series: TickerSeries, on_stream: St
     stream = on_stream.stream
     old = on_stream.find(name)
     if old is not None:
-        run = start_run(registration.compiled, stream.ticker, registration.account)
-        _take_over(run, old, stream, _newest(registration, series, stream))
-        on_stream.add(name, run)
+        run = new_run(registration, stream.ticker)
+        _take_over(run, old, stream, _newest(registration, stream))
+        on_stream.add(registration, run)
     for candles in on_stream.running.values():
         if name in candles.runs:
             running = RunningRun(registration.compiled, stream.ticker, registration.account)
@@ -62,10 +63,10 @@ def _take_over(run: Run, old: Run, stream: Stream, newest: tuple[Row, bool] | No
             raise TypeError(f"{type(run).__name__} can't take over the state of {type(old).__name__}")
 
 
-def _newest(registration: Registration, series: TickerSeries, stream: Stream) -> tuple[Row, bool] | None:
+def _newest(registration: Registration, stream: Stream) -> tuple[Row, bool] | None:
     """Return the newest row of a stream, and whether a trigger has seen it silently; None if it has seen none."""
     if not stream.rows:
         return None
     row = stream.rows[-1]
-    silent = registration.knew(series.ticker, row[0] + series.period_seconds * SECOND_NS, row[1])
-    return None if silent and not registration.compiled.parameters.warmup else (row, silent)
+    silent = registration.knew(stream.ticker, row[0] + registration.series_period * SECOND_NS, row[1])
+    return None if silent and not registration.kind.parameters.warmup else (row, silent)

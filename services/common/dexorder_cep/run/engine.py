@@ -11,7 +11,7 @@ notices.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -20,7 +20,7 @@ from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.edits import differences
 from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
 from dexorder_cep.compile.texts import METER
-from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
+from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger, find_alert
 from dexorder_cep.run.awake import Run
 from dexorder_cep.run.delivery import (
     Delivered,
@@ -30,15 +30,16 @@ from dexorder_cep.run.delivery import (
     Suspension,
     TriggerEnded,
     deliver,
+    kind_of,
     with_entry,
 )
 from dexorder_cep.run.edits import change, replace_runs
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
 from dexorder_cep.run.pauses import decoded, encoded, released, skip, withhold
 from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
-from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
+from dexorder_cep.run.runs import DerivedRun, RunResult
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
-from dexorder_cep.run.stream_runs import StreamRuns, TickerSeries, running_candles
+from dexorder_cep.run.stream_runs import StreamRuns, TickerSeries, new_run, running_candles
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
@@ -99,7 +100,8 @@ class Engine:
         chosen = _together(frozenset(tickers)) if tickers else None
         for ticker in sorted(chosen or ()) if compiled.is_running else ():
             self._find(ticker, TRADES_PERIOD)  # closed candles now wait for their trades
-        registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen, revision=revision)
+        kind, level = kind_of(compiled)
+        registration = Registration(trigger_id, registration_number, kind, level, at_ns, chosen, revision=revision)
         if is_paused:
             registration.withheld = {ticker: [] for ticker in chosen or ()}
         for ticker in chosen or () if pauses else ():
@@ -120,12 +122,18 @@ class Engine:
         keys = ((period, ticker) for ticker in sorted(registration.tickers))
         return [self._series[key] for key in keys if key in self._series]
 
+    def _streams_of(self, registration: Registration) -> Iterator[StreamRuns]:
+        """Yield the streams on which a trigger is evaluated."""
+        for series in self._of(registration):
+            if (on_stream := series.streams.get(registration.variant)) is not None:
+                yield on_stream
+
     def remove(self, trigger_id: str) -> None:
         """Remove a trigger; do nothing if it is not registered."""
-        if self._registrations.pop(trigger_id, None) is not None:
-            for series in self._series.values():
-                for on_stream in series.streams.values():
-                    on_stream.remove(trigger_id)
+        registration = self._registrations.pop(trigger_id, None)
+        if registration is not None:
+            for on_stream in self._streams_of(registration):
+                on_stream.remove(registration)
 
     def edit(self, trigger_id: str, revision: int, compiled: CompiledTrigger) -> list[Outcome]:
         """Change the text and the parameters of a trigger, which keeps its state; see ``differences``.
@@ -139,10 +147,12 @@ class Engine:
         try:
             if names:
                 raise TriggerFailed(f"it can't be edited, as {', '.join(names)} differ")
+            streams = [*self._streams_of(registration)]
+            for on_stream in streams:
+                on_stream.rouse(registration)
             change(registration, compiled, revision)
-            for series in self._series.values():
-                for on_stream in series.streams.values():
-                    replace_runs(registration, series, on_stream)
+            for on_stream in streams:
+                replace_runs(registration, on_stream)
         except Exception as error:
             return self._suspend(registration, Stream("", 0), error)
         return []
@@ -218,7 +228,7 @@ class Engine:
         """
         found: list[Outcome] = []
         for registration in list(self._registrations.values()):
-            expires = registration.compiled.parameters.expires_ns
+            expires = registration.kind.parameters.expires_ns
             if expires is not None and now_ns >= expires:
                 found.append(TriggerEnded(registration.trigger_id, registration.number, expires, "expired"))
                 self.remove(registration.trigger_id)
@@ -292,20 +302,23 @@ class Engine:
 
     def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
         """Start a trigger on a ticker: examine the newest rows; rows that were settled since its registration fire."""
-        parameters = registration.compiled.parameters
+        parameters = registration.kind.parameters
         mark = series.mark_after(registration.at_ns)
         series.deaf.add(registration.trigger_id)
         if mark is not None:
             series.hear(registration, mark)
-        on_stream = series.on_stream((parameters.delay_ms, registration.compiled.order))
-        if registration.compiled.is_running:
+        on_stream = series.on_stream(registration.variant)
+        if registration.kind.is_running:
             return self._begin_running(registration, on_stream)
-        run = start_run(registration.compiled, series.ticker, registration.account)
-        on_stream.add(registration.trigger_id, run)
         stream = on_stream.stream
         whole, base, period_ns = stream.rows, stream.base, series.period_seconds * SECOND_NS
         silent_ns = registration.silent_until(series.ticker) - period_ns
         fires = len(whole) if mark is None else bisect_right(whole, silent_ns, key=itemgetter(0))
+        if registration.may_rest and fires == len(whole) and (parameters.warmup or not whole):
+            on_stream.rest(registration)  # as after all these rows
+            return []
+        run = new_run(registration, series.ticker)
+        on_stream.add(registration, run)
         first = max(0, fires - parameters.warmup)
         found: list[Outcome] = []
         stream.rows = whole[:first]
@@ -325,10 +338,10 @@ class Engine:
 
     def _begin_running(self, registration: Registration, on_stream: StreamRuns) -> list[Outcome]:
         """Start a condition on running candles: closed ones become rows before, without firing."""
-        compiled, ticker = registration.compiled, on_stream.stream.ticker
+        compiled, ticker = registration.kind, on_stream.stream.ticker
         closed = self._series.get((compiled.period_seconds, ticker))
         candles = on_stream.running_of(compiled, closed.settled_ns if closed else NO_TIME)
-        run = candles.runs[registration.trigger_id] = RunningRun(compiled, ticker, registration.account)
+        run = candles.runs[registration.trigger_id] = RunningRun(registration.compiled, ticker, registration.account)
         known = (
             closed.default.stream.rows[-compiled.parameters.warmup :] if closed and compiled.parameters.warmup else []
         )
@@ -345,9 +358,9 @@ class Engine:
         ticker, period_ns = series.ticker, series.period_seconds * SECOND_NS
         for row in released:
             n = stream.next
+            on_stream.wake(row)
             stream.rows.append(row)
             known_ns = row[0] + period_ns
-            on_stream.awake.wake(row)
             for plain in on_stream.awake.plain():
                 try:
                     fits = plain.test(row, ticker)
@@ -361,7 +374,7 @@ class Engine:
                 found += self._step(series, stream, plain, n, row, known_ns)
             for run in on_stream.awake.others():
                 found += self._step(series, stream, run, n, row, known_ns)
-            on_stream.awake.settle(row)
+            on_stream.settle(row)
             for candles in list(on_stream.running.values()):
                 found += self._form(on_stream, candles, candles.trade(row, series.since_ns))
         return found
@@ -479,18 +492,17 @@ class Engine:
 
     def dump(self) -> EngineState:
         """Return the triggers and their state, with a version."""
-        triggers = [
+        triggers = (
             [
                 each.trigger_id,
                 each.number,
-                each.compiled.sql,
-                dict(each.compiled.given),
+                *each.text(),
                 each.at_ns,
                 sorted(each.tickers) if each.tickers is not None else None,
                 each.revision,
             ]
             for each in self._registrations.values()
-        ]
+        )
         tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = {}
         for series in self._series.values():
             tickers.setdefault(series.ticker, ({}, [], {}, {}, {}))[1].append(series.dump())
@@ -515,15 +527,12 @@ class Engine:
         engine = cls(idle_grace_seconds=idle_grace_seconds)
         known: dict[tuple[Any, ...], CompiledTrigger] = {}
         for trigger_id, number, sql, given, at_ns, tickers, *edited in state.registrations():
-            key = sql, *given.items()
-            if key not in known:
-                if len(known) == _KNOWN_TEXTS:
-                    known.clear()
-                known[key] = compile_trigger(sql, given)
+            kind, level = find_alert(sql, given) or kind_of(_shared(known, sql, given))
             chosen = _together(frozenset(tickers)) if tickers is not None else None
-            registration = Registration(trigger_id, number, known[key], at_ns, chosen)
-            registration.revision = edited[0] if edited else 1
-            engine._registrations[trigger_id] = registration
+            revision = edited[0] if edited else 1
+            engine._registrations[trigger_id] = Registration(
+                trigger_id, number, kind, level, at_ns, chosen, revision=revision
+            )
         for ticker, part in state.tickers.items():
             delivered, several, *more = from_json(part)
             heard, paused, silent = [*more, {}, {}, {}][:3]  # an earlier version has fewer of them
@@ -555,6 +564,16 @@ class Engine:
 def _together(tickers: frozenset[str]) -> frozenset[str]:
     """Return markets that all triggers on them share."""
     return tickers
+
+
+def _shared(known: dict[tuple[Any, ...], CompiledTrigger], sql: str, given: Mapping[str, str]) -> CompiledTrigger:
+    """Return a trigger that those with the same text share."""
+    key = sql, *given.items()
+    if key not in known:
+        if len(known) == _KNOWN_TEXTS:
+            known.clear()
+        known[key] = compile_trigger(sql, given)
+    return known[key]
 
 
 def _charge(registration: Registration, time_ns: int) -> None:

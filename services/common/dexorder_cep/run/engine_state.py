@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
+from itertools import islice
 from typing import Any, NamedTuple
 
 from dexorder_common.model.errors import InvalidRequest
@@ -12,6 +14,12 @@ from dexorder_common.model.errors import InvalidRequest
 STATE_VERSION = 3
 _DECIMAL_KEY = "$decimal"
 _NUMBER, _TICKERS = 1, 5
+_BEFORE, _AFTER = f'{{"version":{STATE_VERSION},"triggers":['.encode(), b"]}"
+_DECODER = json.JSONDecoder()
+_TOGETHER = 1_000
+"""Registrations that are made to JSON together."""
+_CHUNK = 1 << 20
+"""Bytes that are read together."""
 
 
 class EngineState(NamedTuple):
@@ -21,20 +29,31 @@ class EngineState(NamedTuple):
     tickers: Mapping[str, bytes]
 
     @staticmethod
-    def of(registrations: Sequence[Any], tickers: Mapping[str, bytes]) -> EngineState:
+    def of(registrations: Iterable[Any], tickers: Mapping[str, bytes]) -> EngineState:
         """Return the state with registrations: each trigger id, number, text, parameters, time, tickers or None."""
-        return EngineState(to_json({"version": STATE_VERSION, "triggers": registrations}), tickers)
+        waiting = iter(registrations)
+        parts = iter(lambda: to_json([*islice(waiting, _TOGETHER)])[1:-1], b"")  # as one JSON text of all would be
+        return EngineState(b"".join([_BEFORE, b",".join(parts), _AFTER]), tickers)
 
-    def registrations(self) -> list[Any]:
-        """Return the registrations.
+    def registrations(self) -> Iterator[Any]:
+        """Yield the registrations. Few of them are in memory at a time, because there may be a million.
 
         Raises:
             InvalidRequest: The state has another version.
         """
-        found = json.loads(self.triggers)
-        if found.get("version") != STATE_VERSION:
-            raise InvalidRequest(f"state of triggers has version {found.get('version')!r}; this is {STATE_VERSION}")
-        return list(found["triggers"])
+        if not self.triggers.startswith(_BEFORE):
+            version = json.loads(self.triggers).get("version")
+            raise InvalidRequest(f"state of triggers has version {version!r}; this is {STATE_VERSION}")
+        text, place = "", 0
+        for start in range(len(_BEFORE), len(self.triggers), _CHUNK):
+            text, place = text[place:] + self.triggers[start : start + _CHUNK].decode("ascii"), 0
+            with suppress(json.JSONDecodeError):  # the next one is not whole
+                while True:
+                    begin = place + 1 if text.startswith(",", place) else place
+                    registration, place = _DECODER.raw_decode(text, begin)
+                    yield registration
+        if text[place:].encode() != _AFTER:
+            raise InvalidRequest("state of triggers is not whole")
 
     def part(self, holds: Callable[[str], bool]) -> EngineState:
         """Return the state of the tickers for which ``holds``, with the triggers that watch one of them."""

@@ -56,7 +56,7 @@ def released(registration: Registration, ticker: str, at_ns: int) -> list[Outcom
         if isinstance(each, TriggerEnded):
             break
         if isinstance(each, Firing):
-            until_ns = each.time_ns + registration.compiled.parameters.cooldown_ns
+            until_ns = each.time_ns + registration.kind.parameters.cooldown_ns
             sent = Delivered(until_ns, 0, each.context["kind"] != "resolved")
             registration.delivered = with_entry(registration.delivered, ticker, sent)
     return found
@@ -80,7 +80,7 @@ def encoded(withheld: Iterable[tuple[int, Outcome]]) -> list[Any]:
 
 def decoded(values: Iterable[Any], registration: Registration, ticker: str) -> list[tuple[int, Outcome]]:
     """Return the outcomes that ``encoded`` was given."""
-    columns: tuple[ResultColumn, ...] = registration.compiled.columns
+    columns: tuple[ResultColumn, ...] = registration.kind.columns
     name, number = registration.trigger_id, registration.number
     return [
         (stamp_ns, TriggerEnded(name, number, time_ns, rows))

@@ -12,18 +12,20 @@ from dexorder_cep.run.awake import AwakeRuns, OtherRun, Run
 from dexorder_cep.run.delivery import Heard, Registration
 from dexorder_cep.run.running import RunningCandles, RunningRun
 from dexorder_cep.run.runs import PlainRun, start_run
-from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
+from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
+from dexorder_cep.run.thresholds import holds
 from dexorder_common.model.times import SECOND_NS
 
 MARKS_NS = 600 * SECOND_NS
 """Time for which it is known when a record was settled, for registrations that arrive late."""
+_MANY = 1_000
 Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
 """Delay in milliseconds and order of rows of one time: the streams of a series differ in them."""
 
 
 @dataclass(slots=True)
 class StreamRuns:
-    """A stream and the runs on it, by trigger id.
+    """A stream and the runs on it, by trigger id. Alerts at rest have no run.
 
     Attributes:
         plain: Conditions.
@@ -39,19 +41,27 @@ class StreamRuns:
     awake: AwakeRuns = field(default_factory=AwakeRuns)
     _added: int = 0
 
-    def add(self, trigger_id: str, run: Run) -> None:
+    def add(self, registration: Registration, run: Run) -> None:
         """Add a run, or put it into the place of the trigger's run."""
-        old = self.find(trigger_id)
-        if old is None:
-            self._added += 1
-        else:
+        name = registration.trigger_id
+        old = self.find(name)
+        if old is not None:
             self.awake.discard(old)
-        run.trigger_id, run.order = trigger_id, self._added if old is None else old.order
+        run.trigger_id, run.order = name, self._next(registration) if old is None else old.order
         if isinstance(run, PlainRun):
-            self.plain[trigger_id] = run
+            self.plain[name] = run
         else:
-            self.others[trigger_id] = run
-        self.awake.add(run)
+            self.others[name] = run
+        self.awake.add(run, registration if registration.may_rest else None)
+
+    def _next(self, registration: Registration) -> int:
+        """Return a place behind all others: if possible, the registration's number, which takes no more memory."""
+        self._added = max(self._added + 1, registration.number)
+        return self._added
+
+    def rest(self, registration: Registration) -> None:
+        """Add an alert that is at rest from the start: its state follows from the newest row."""
+        self.awake.rest([(self._next(registration), registration)])
 
     def find(self, trigger_id: str) -> Run | None:
         """Return the run of a trigger; None without one."""
@@ -61,14 +71,53 @@ class StreamRuns:
         """Return the runs to which the passing of time matters now, in order."""
         return [each for each in self.awake.others() if each.timed]
 
-    def remove(self, trigger_id: str) -> None:
+    @property
+    def _newest(self) -> Row:
+        rows = self.stream.rows
+        return rows[-1] if rows else ()
+
+    def wake(self, row: Row) -> None:
+        """Wake the runs that the next row changes."""
+        for alert in self.awake.wake(self._newest, row):
+            self._start(alert)
+
+    def _start(self, alert: Registration) -> None:
+        """Give an alert at rest its run."""
+        run = PlainRun(alert.compiled)
+        run.trigger_id, run.order, run.latch = alert.trigger_id, alert.place, self._latch(alert)
+        self.plain[alert.trigger_id] = run
+        self.awake.add(run, alert)
+
+    def _latch(self, alert: Registration) -> bool | None:
+        """Return the latch that an alert has after the newest row; None without a row."""
+        newest, guard = self._newest, alert.guard
+        assert guard is not None
+        return holds(guard, newest) if newest else None
+
+    def settle(self, row: Row) -> None:
+        """Note that all runs that are awake have taken the newest row."""
+        rested = self.awake.settle(row)
+        for alert in rested:
+            del self.plain[alert.trigger_id]
+        if len(rested) > _MANY:
+            self.plain = dict(self.plain)  # a dict keeps the memory of its deleted entries
+
+    def rouse(self, registration: Registration) -> None:
+        """Give an alert a run, if it is at rest, which ends. This is between two rows, so that no row has woken it."""
+        if registration.place:
+            self._start(registration)
+            self.awake.rouse(registration)
+
+    def remove(self, registration: Registration) -> None:
         """Remove the runs of a trigger."""
-        if (run := self.find(trigger_id)) is not None:
+        name = registration.trigger_id
+        self.awake.rouse(registration)
+        if (run := self.find(name)) is not None:
             self.awake.discard(run)
-        self.plain.pop(trigger_id, None)
-        self.others.pop(trigger_id, None)
+        self.plain.pop(name, None)
+        self.others.pop(name, None)
         for key, candles in list(self.running.items()):
-            candles.runs.pop(trigger_id, None)
+            candles.runs.pop(name, None)
             if not candles.runs:
                 del self.running[key]
 
@@ -82,7 +131,10 @@ class StreamRuns:
 
     def dump(self) -> list[Any]:
         """Return the state as JSON values."""
-        runs = {trigger_id: run.dump() for each in (self.plain, self.others) for trigger_id, run in each.items()}
+        plain = [(run.order, name, run.dump()) for name, run in self.plain.items()]
+        plain += [(each.place, each.trigger_id, self._latch(each)) for each in self.awake.resting()]
+        runs = {name: latch for _, name, latch in sorted(plain)}
+        runs |= {name: run.dump() for name, run in self.others.items()}
         return [self.stream.dump(), runs, [[*key, candles.dump()] for key, candles in self.running.items()]]
 
     def restore(self, state: list[Any], registered: Callable[[str], Registration]) -> None:
@@ -93,12 +145,17 @@ class StreamRuns:
         """
         stream, runs, running = state
         self.stream.restore(stream)
+        resting = []
         for trigger_id, kept in runs.items():
             registration = registered(trigger_id)
-            run = start_run(registration.compiled, self.stream.ticker, registration.account)
+            if registration.may_rest and self._latch(registration) is kept:
+                resting.append((self._next(registration), registration))
+                continue
+            run = new_run(registration, self.stream.ticker)
             if kept is not None:
                 run.restore(kept)
-            self.add(trigger_id, run)
+            self.add(registration, run)
+        self.awake.rest(resting)
         for period_seconds, looks_back, kept in running:
             candles = RunningCandles(period_seconds * SECOND_NS, looks_back=looks_back)
             candles.restore(kept)
@@ -107,6 +164,13 @@ class StreamRuns:
                 candles.runs[trigger_id] = RunningRun(registration.compiled, self.stream.ticker, registration.account)
                 candles.runs[trigger_id].restore(state_of_run)
             self.running[period_seconds, looks_back] = candles
+
+
+def new_run(registration: Registration, ticker: str) -> Run:
+    """Return a run of a trigger without any row."""
+    if registration.may_rest:  # without an account, which it does not use
+        return PlainRun(registration.compiled)
+    return start_run(registration.compiled, ticker, registration.account)
 
 
 class Mark(NamedTuple):

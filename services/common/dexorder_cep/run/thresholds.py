@@ -1,4 +1,6 @@
-"""Runs by the thresholds of their guards: those whose guard changes from one row to the next one. Pure.
+"""Items by the thresholds of their guards: those whose guard changes from one row to the next one. Pure.
+
+An item is a run, or an alert at rest.
 
 Thresholds with the same column and operator are in one sorted list. For a value, the guards on one side of a place in
 it are true, and the others false. From one row to the next one, the guards between two places change, and no others.
@@ -8,7 +10,7 @@ So a row costs two binary searches for each list, and a step for each guard that
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import ge, gt, le, lt
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,22 +18,18 @@ from dexorder_cep.compile.guards import Guard
 
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _FEW = 16
-"""Runs that are inserted one by one; more are sorted in together."""
+"""Items that are inserted one by one; more are sorted in together."""
 
 
 class Guarded(Protocol):
-    """Run with a guard."""
+    """Item with a guard."""
 
     @property
     def guard(self) -> Guard | None:
         """The guard."""
 
-    @property
-    def order(self) -> int:
-        """Number that no other run of the stream has."""
 
-
-RunT = TypeVar("RunT", bound=Guarded)
+ItemT = TypeVar("ItemT", bound=Guarded)
 
 
 def holds(guard: Guard, row: Sequence[Any]) -> bool:
@@ -40,95 +38,110 @@ def holds(guard: Guard, row: Sequence[Any]) -> bool:
     return value is not None and bool(_COMPARE[guard.operator](value, guard.threshold))
 
 
-class Thresholds(Generic[RunT]):
-    """Runs by column and operator of their guards."""
+class Thresholds(Generic[ItemT]):
+    """Items by column and operator of their guards."""
 
-    __slots__ = ("_lists", "_of")
+    __slots__ = ("_lists",)
 
     def __init__(self) -> None:
-        self._lists: dict[tuple[int, str], _Sorted[RunT]] = {}
-        self._of: set[int] = set()
+        self._lists: dict[tuple[int, str], _Sorted[ItemT]] = {}
 
-    def __contains__(self, order: int) -> bool:
-        """Return whether a run is here, by its number."""
-        return order in self._of
+    def __iter__(self) -> Iterator[ItemT]:
+        """Yield the items, in no order."""
+        return (item for each in self._lists.values() for item in each)
 
-    def add(self, runs: Iterable[RunT]) -> None:
-        """Add runs that are not here."""
-        new: dict[tuple[int, str], list[tuple[Any, RunT]]] = {}
-        for run in runs:
-            guard = run.guard
+    def add(self, items: Iterable[ItemT]) -> None:
+        """Add items that are not here."""
+        for item in items:
+            guard = item.guard
             assert guard is not None
-            self._of.add(run.order)
-            new.setdefault((guard.slot, guard.operator), []).append((guard.threshold, run))
-        for key, several in new.items():
+            key = guard.slot, guard.operator
             if key not in self._lists:
-                self._lists[key] = _Sorted(key[1])
-            self._lists[key].add(several)
+                self._lists[key] = _Sorted(guard.operator)
+            self._lists[key].add(item)
 
-    def discard(self, run: RunT) -> None:
-        """Remove a run, if it is here."""
-        guard = run.guard
-        if guard is not None and run.order in self._of:
-            self._of.discard(run.order)
-            self._lists[guard.slot, guard.operator].remove(run.order)
+    def discard(self, item: ItemT) -> None:
+        """Remove an item that is here."""
+        guard = item.guard
+        assert guard is not None
+        self._lists[guard.slot, guard.operator].remove(item)
 
-    def changed(self, before: Sequence[Any], row: Sequence[Any]) -> list[RunT]:
-        """Return the runs whose guard is true for one of two rows, in no order."""
-        found: list[RunT] = []
-        for (slot, _), each in self._lists.items():
+    def changed(self, before: Sequence[Any], row: Sequence[Any]) -> list[ItemT]:
+        """Return the items whose guard is true for one of two rows, in no order; none without a row before."""
+        found: list[ItemT] = []
+        for (slot, _), each in self._lists.items() if before else ():
             if before[slot] is not row[slot]:
                 found += each.between(before[slot], row[slot])
         return found
 
 
-class _Sorted(Generic[RunT]):
-    """Runs by threshold, ascending. Removed runs stay until they are as many as the others."""
+class _Sorted(Generic[ItemT]):
+    """Items by threshold, ascending. New ones are sorted in when they are needed; removed ones stay until they are as
+    many as the others."""
 
-    __slots__ = ("_keys", "_place", "_removed", "_runs", "_starts")
+    __slots__ = ("_items", "_keys", "_new", "_place", "_removed", "_starts")
 
     def __init__(self, operator: str) -> None:
         self._keys: list[Any] = []
-        self._runs: list[RunT] = []
-        self._removed: set[int] = set()
+        self._items: list[ItemT] = []
+        self._new: list[ItemT] = []
+        self._removed: dict[int, ItemT] = {}
         # ``k < v`` and ``k <= v`` hold for the first keys, ``k > v`` and ``k >= v`` for the last ones.
         self._place = bisect_left if operator in (">", "<=") else bisect_right
         self._starts = operator in (">", ">=")
 
-    def add(self, new: list[tuple[Any, RunT]]) -> None:
-        """Add runs with their thresholds."""
-        if self._removed and not self._removed.isdisjoint(run.order for _, run in new):
+    def __iter__(self) -> Iterator[ItemT]:
+        """Yield the items."""
+        self._sort()
+        return (each for each in self._items if id(each) not in self._removed)
+
+    def add(self, item: ItemT) -> None:
+        """Add an item."""
+        if self._removed and id(item) in self._removed:
             self._clean()
+        self._new.append(item)
+
+    def _sort(self) -> None:
+        new, self._new = self._new, []
         if len(new) > _FEW:
-            pairs = [*zip(self._keys, self._runs, strict=True), *new]
-            pairs.sort(key=lambda pair: pair[0])
-            self._keys, self._runs = [key for key, _ in pairs], [run for _, run in pairs]
+            keys = [*self._keys, *map(_threshold, new)]
+            items = [*self._items, *new]
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+            self._keys, self._items = [keys[n] for n in order], [items[n] for n in order]
             return
-        for key, run in new:
+        for item in new:
+            key = _threshold(item)
             place = bisect_right(self._keys, key)
             self._keys.insert(place, key)
-            self._runs.insert(place, run)
+            self._items.insert(place, item)
 
-    def remove(self, order: int) -> None:
-        """Remove a run by its number."""
-        self._removed.add(order)
-        if 2 * len(self._removed) > len(self._runs):
+    def remove(self, item: ItemT) -> None:
+        """Remove an item."""
+        self._removed[id(item)] = item
+        if 2 * len(self._removed) > len(self._items) + len(self._new):
             self._clean()
 
     def _clean(self) -> None:
-        pairs = zip(self._keys, self._runs, strict=True)
-        kept = [(key, run) for key, run in pairs if run.order not in self._removed]
-        self._keys, self._runs = [key for key, _ in kept], [run for _, run in kept]
-        self._removed = set()
+        self._sort()
+        kept = [n for n, item in enumerate(self._items) if id(item) not in self._removed]
+        self._keys, self._items = [self._keys[n] for n in kept], [self._items[n] for n in kept]
+        self._removed = {}
 
-    def between(self, before: Any, value: Any) -> list[RunT]:
-        """Return the runs whose guard is true for exactly one of two values."""
+    def between(self, before: Any, value: Any) -> list[ItemT]:
+        """Return the items whose guard is true for exactly one of two values."""
+        self._sort()
         first, last = sorted((self._border(before), self._border(value)))
-        found = self._runs[first:last]
-        return [run for run in found if run.order not in self._removed] if self._removed and found else found
+        found = self._items[first:last]
+        return [each for each in found if id(each) not in self._removed] if self._removed and found else found
 
     def _border(self, value: Any) -> int:
         """Return the place between true and false guards."""
         if value is None or value != value:
             return 0 if self._starts else len(self._keys)
         return self._place(self._keys, value)
+
+
+def _threshold(item: Guarded) -> Any:
+    guard = item.guard
+    assert guard is not None
+    return guard.threshold

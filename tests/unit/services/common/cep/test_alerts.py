@@ -65,7 +65,7 @@ def functions(found: Any) -> list[Any]:
 
 @given(st.sampled_from(TEXTS), st.sampled_from(PARAMETERS), st.lists(NUMBERS, min_size=2, max_size=4))
 def test_an_alert_is_what_its_own_text_gives(text: str, parameters: dict[str, str], numbers: list[str]) -> None:
-    module._SHAPES.clear()
+    module._FIRST.clear()
     for number in numbers:
         sql = text.replace("{}", number)
         values = {**parameters, "level": number} if ":level" in text else parameters
@@ -87,7 +87,7 @@ def test_an_alert_is_what_its_own_text_gives(text: str, parameters: dict[str, st
 
 
 def test_alerts_of_a_shape_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    module._SHAPES.clear()
+    module._FIRST.clear()
     for text in ("SELECT `close` FROM ohlc WHERE `close` > {}", "close CROSSES ABOVE {}"):
         first = compile_trigger(text.format(1), {})
         monkeypatch.setattr(module, "_compile_text", None)
