@@ -5,7 +5,7 @@ from dexorder_cep.compile.parameters import periods_read
 from dexorder_cep.compile.plans import ResultColumn
 from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
 from dexorder_cep.language.refusals import InvalidSql
-from dexorder_cep.run.delivery import Firing, Outcome, Suspension, TriggerEnded
+from dexorder_cep.run.delivery import Firing, Outcome, Registration, Suspension, TriggerEnded
 from dexorder_cep.run.engine import Engine, backtest
 from dexorder_cep.run.engine_state import EngineState
 
@@ -16,6 +16,7 @@ __all__ = [
     "Firing",
     "InvalidSql",
     "Outcome",
+    "Registration",
     "ResultColumn",
     "Suspension",
     "TriggerEnded",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from dexorder_cep import (
     CompiledTrigger,
@@ -13,6 +13,7 @@ from dexorder_cep import (
     Firing,
     InvalidSql,
     Outcome,
+    Registration,
     Suspension,
     compile_trigger,
     periods_read,
@@ -25,6 +26,8 @@ from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, SkipPauses, Suspend
 
+Names: TypeAlias = Mapping[int, str]
+NO_NAMES: Names = {}
 REASON = "reason"
 MAX_EVENT_BYTES = 1 << 20
 """Largest size of an event, far below that of a call."""
@@ -32,19 +35,28 @@ _NEVER = 10**9
 """Seconds by which the engine's clock may run ahead of rows: it ends triggers, and moves no watermark."""
 
 
-class Watcher(NamedTuple):
-    """Trigger of a registration: the series that it watches, when it was registered, and when it ends or None.
+class Watch(NamedTuple):
+    """What a trigger watches, and its state. Triggers share it, because there may be a million.
 
-    ``silent_ns`` is the end of the last pause that it knows.
+    Attributes:
+        series: The series.
+        expires_ns: Time at which it ends; None for never.
+        silent_ns: End of the last pause that it knows.
     """
 
-    trigger_id: str
     series: tuple[Series, ...]
-    registered_ns: int
-    expires_ns: int | None
+    expires_ns: int | None = None
     is_paused: bool = False
     revision: int = 1
     silent_ns: int = 0
+
+
+class Watcher(NamedTuple):
+    """Trigger of a registration, and the time of the registration."""
+
+    trigger_id: str
+    registered_ns: int
+    watch: Watch
 
 
 class Output(NamedTuple):
@@ -55,12 +67,14 @@ class Output(NamedTuple):
         registration: Number of the trigger's registration.
         is_end: Whether the trigger has ended.
         event: Serialized ReportedTriggerEvent.
+        trigger_id: Id of the trigger.
     """
 
     input: int
     registration: int
     is_end: bool
     event: bytes
+    trigger_id: str = ""
 
 
 class Evaluation:
@@ -69,19 +83,25 @@ class Evaluation:
     def __init__(self, state: EngineState | None = None) -> None:
         """Load the engine; InvalidRequest if the state is of a version that cannot be read."""
         self._engine = Engine.load(state, idle_grace_seconds=_NEVER) if state else Engine(idle_grace_seconds=_NEVER)
-        self._ids = {each.number: each.trigger_id for each in self._engine.registrations.values()}
+        self._names: Names = {}
 
     def watchers(self) -> dict[int, Watcher]:
         """Return the triggers by their registrations."""
-        return {
-            each.number: watcher_of(each.trigger_id, each.kind, sorted(each.tickers or ()), each.at_ns)._replace(
-                is_paused=bool(each.withheld), revision=each.revision, silent_ns=each.silent_ns
+        found = {}
+        for each in self._engine.registrations.values():
+            watch = watch_of(
+                each.kind, tuple(sorted(each.tickers or ())), bool(each.withheld), each.revision, each.silent_ns
             )
-            for each in self._engine.registrations.values()
-        }
+            found[each.number] = Watcher(each.trigger_id, each.at_ns, watch)
+        return found
 
-    def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
-        """Take numbered inputs; return their outputs, in order."""
+    def run(self, inputs: Sequence[tuple[int, Input]], names: Names = NO_NAMES) -> list[Output]:
+        """Take numbered inputs; return their outputs, in order.
+
+        Args:
+            names: Ids of the triggers that they change, by registration.
+        """
+        self._names = names
         return [found for number, each in inputs for found in self._outputs(number, self._take(each))]
 
     def _take(self, each: Input) -> list[Outcome]:
@@ -94,12 +114,12 @@ class Evaluation:
                 self._remove(each.registration)
                 return []
             case Pause():
-                self._engine.pause(self._ids.get(each.registration, ""), each.ticker)
+                self._engine.pause(self._name(each.registration), each.ticker)
                 return []
             case Resume():
-                return self._engine.resume(self._ids.get(each.registration, ""), each.ticker, each.at_ns)
+                return self._engine.resume(self._name(each.registration), each.ticker, each.at_ns)
             case SkipPauses():
-                self._engine.skip_pauses(self._ids.get(each.registration, ""), each.ticker, each.pauses)
+                self._engine.skip_pauses(self._name(each.registration), each.ticker, each.pauses)
                 return []
             case Suspend():
                 return self._suspend(each)
@@ -113,7 +133,6 @@ class Evaluation:
             compiled = _compiled(each.sql, tuple(each.parameters.items()))
         except InvalidSql as error:  # an earlier version has accepted it
             return [Suspension(each.trigger_id, each.registration, "", each.registered_ns, str(error))]
-        self._ids[each.registration] = each.trigger_id
         return self._engine.add(
             each.trigger_id,
             each.registration,
@@ -126,28 +145,33 @@ class Evaluation:
         )
 
     def _edit(self, each: Edit) -> list[Outcome]:
-        trigger_id = self._ids.get(each.registration, "")
-        known = self._engine.registrations.get(trigger_id)
-        if known is None or known.number != each.registration:
+        known = self._find(each.registration)
+        if known is None:
             return []
         try:
             compiled = _compiled(each.sql, tuple(each.parameters.items()))
         except InvalidSql as error:  # the relay's version has accepted it
             return self._suspend(Suspend(each.registration, str(error), known.at_ns))
-        return self._engine.edit(trigger_id, each.revision, compiled)
+        return self._engine.edit(known.trigger_id, each.revision, compiled)
 
     def _suspend(self, each: Suspend) -> list[Outcome]:
-        trigger_id = self._ids.get(each.registration)
-        if trigger_id is None:
+        known = self._find(each.registration)
+        if known is None:
             return []
-        self._remove(each.registration)
-        return [Suspension(trigger_id, each.registration, "", each.time_ns, each.reason)]
+        self._engine.remove(known.trigger_id)
+        return [Suspension(known.trigger_id, each.registration, "", each.time_ns, each.reason)]
 
     def _remove(self, registration: int) -> None:
-        trigger_id = self._ids.pop(registration, None)
-        known = self._engine.registrations.get(trigger_id or "")
-        if known is not None and known.number == registration:
-            self._engine.remove(known.trigger_id)
+        self._engine.remove(self._name(registration))
+
+    def _name(self, registration: int) -> str:
+        """Return the id of a registered trigger; empty if it is not registered any more."""
+        known = self._find(registration)
+        return known.trigger_id if known is not None else ""
+
+    def _find(self, registration: int) -> Registration | None:
+        known = self._engine.registrations.get(self._names.get(registration, ""))
+        return known if known is not None and known.number == registration else None
 
     def _feed(self, each: Feed) -> list[Outcome]:
         engine, found = self._engine, list[Outcome]()
@@ -172,14 +196,14 @@ class Evaluation:
             message = reported(outcome)
             problem = _problem(message)
             if problem and isinstance(outcome, Firing):
-                self._remove(registration)
+                self._engine.remove(outcome.trigger_id)
                 suspended.add(registration)
                 message = reported(
                     Suspension(outcome.trigger_id, registration, outcome.ticker, outcome.time_ns, problem)
                 )
             is_end = not isinstance(outcome, Firing) or registration in suspended
             event = message.SerializeToString(deterministic=True)  # independent of the process that writes it
-            found.append(Output(number, registration, is_end, event))
+            found.append(Output(number, registration, is_end, event, outcome.trigger_id))
         return found
 
     def dump(self) -> EngineState:
@@ -205,31 +229,40 @@ def _problem(message: pb.ReportedTriggerEvent) -> str:
     return ""
 
 
-@lru_cache(maxsize=1_024)
-def _series(tickers: tuple[str, ...], periods: tuple[int, ...]) -> tuple[Series, ...]:
-    """Return series that all triggers on them share."""
-    return tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
+@lru_cache(maxsize=4_096)
+def _watch(
+    tickers: tuple[str, ...],
+    periods: tuple[int, ...],
+    expires_ns: int | None,
+    is_paused: bool,
+    revision: int,
+    silent_ns: int,
+) -> Watch:
+    """Return a value that equal triggers share."""
+    series = tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
+    return Watch(series, expires_ns, is_paused, revision, silent_ns)
 
 
-def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str], registered_ns: int) -> Watcher:
-    """Return the series that a trigger watches."""
-    series = _series(tuple(tickers), periods_read(compiled.period_seconds, compiled.given))
-    return Watcher(trigger_id, series, registered_ns, compiled.parameters.expires_ns)
+def watch_of(
+    compiled: CompiledTrigger, tickers: tuple[str, ...], is_paused: bool = False, revision: int = 1, silent_ns: int = 0
+) -> Watch:
+    """Return what a trigger watches on markets, and its state."""
+    periods = periods_read(compiled.period_seconds, compiled.given)
+    return _watch(tickers, periods, compiled.parameters.expires_ns, is_paused, revision, silent_ns)
 
 
-def watcher(each: Register) -> Watcher:
-    """Return the series that a registration watches; empty if its text is refused."""
+def watch(each: Register) -> Watch:
+    """Return what a registration watches: no series if its text is refused."""
     try:
         compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:
-        return Watcher(each.trigger_id, (), each.registered_ns, None, each.is_paused, each.revision)
-    found = watcher_of(each.trigger_id, compiled, each.tickers, each.registered_ns)
+        return Watch((), None, each.is_paused, each.revision)
     silent_ns = each.pauses[-1][1] if each.pauses else 0
-    return found._replace(revision=each.revision, is_paused=each.is_paused, silent_ns=silent_ns)
+    return watch_of(compiled, tuple(each.tickers), each.is_paused, each.revision, silent_ns)
 
 
-def changed(known: Watcher, each: Pause | Resume | SkipPauses) -> Watcher:
-    """Return a watcher after a change of its pauses."""
+def changed(known: Watch, each: Pause | Resume | SkipPauses) -> Watch:
+    """Return what a trigger watches after a change of its pauses."""
     match each:
         case Pause():
             return known._replace(is_paused=True)
@@ -239,8 +272,8 @@ def changed(known: Watcher, each: Pause | Resume | SkipPauses) -> Watcher:
             return known._replace(silent_ns=each.pauses[-1][1])
 
 
-def edited(known: Watcher, each: Edit) -> Watcher:
-    """Return the series that a trigger watches after an edit: the same ones, because it keeps its state."""
+def edited(known: Watch, each: Edit) -> Watch:
+    """Return what a trigger watches after an edit: the same series, because it keeps its state."""
     try:
         compiled = _compiled(each.sql, tuple(each.parameters.items()))
     except InvalidSql:

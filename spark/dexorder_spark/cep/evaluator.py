@@ -20,7 +20,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.cep import shards
-from dexorder_spark.cep.evaluation import Watcher, changed, edited, watcher
+from dexorder_spark.cep.evaluation import Watcher, changed, edited, watch
 from dexorder_spark.cep.inputs import (
     Edit,
     Expire,
@@ -78,6 +78,8 @@ class Evaluator:
         self.positions: dict[str, TopicPosition] = dict(snapshot.positions) if snapshot else {}
         self._recent = {ticker: dict(each) for ticker, each in snapshot.recent.items()} if snapshot else {}
         self._inputs: list[Input] = []
+        self._names: dict[int, str] = {}
+        """Ids of the triggers that the inputs change."""
         try:
             self._engines = shards.start(snapshot.state if snapshot else None, processes)
         except InvalidRequest as error:
@@ -106,7 +108,7 @@ class Evaluator:
         return [
             each.registered_ns
             for each in self._watchers.values()
-            if any(series.dataset.topic == topic for series in each.series)
+            if any(series.dataset.topic == topic for series in each.watch.series)
         ]
 
     @property
@@ -138,15 +140,15 @@ class Evaluator:
                     continue  # it has ended, which the relay did not know yet when it was paused or resumed
                 self._add(replace(each.trigger, is_paused=each.is_paused, pauses=list(each.pauses)))
             number, trigger = each.registration, each.trigger
-            was_paused = self._watchers[number].is_paused
+            was_paused = self._watchers[number].watch.is_paused
             if was_paused and not each.is_paused:  # before an edit: rows since then were evaluated with the text before
                 for ticker in trigger.tickers:
                     self._take(Resume(number, ticker, each.changed_ns))
-            elif unknown := [[*pause] for pause in each.pauses if pause[1] > self._watchers[number].silent_ns]:
+            elif unknown := [[*pause] for pause in each.pauses if pause[1] > self._watchers[number].watch.silent_ns]:
                 for ticker in trigger.tickers:
                     self._take(SkipPauses(number, ticker, unknown))
             is_edited = changes.is_reset and trigger.revision > 1  # an older relay's file may have had another edit
-            if self._watchers[number].revision != trigger.revision or is_edited:
+            if self._watchers[number].watch.revision != trigger.revision or is_edited:
                 self._take(Edit(number, trigger.revision, trigger.sql, trigger.parameters))
             if each.is_paused and not was_paused:
                 for ticker in trigger.tickers:
@@ -168,19 +170,19 @@ class Evaluator:
     def _forget(self, registration: int) -> None:
         known = self._watchers.pop(registration, None)
         self._expiring.pop(registration, None)
-        self._count(known.series if known is not None else (), -1)
+        self._count(known.watch.series if known is not None else (), -1)
         if known is not None and self._numbers.get(known.trigger_id) == registration:
             del self._numbers[known.trigger_id]
 
     def _watch(self, registration: int, new: Watcher) -> None:
         """Take what a trigger watches. Counts make a batch independent of the number of triggers."""
         known = self._watchers.get(registration)
-        self._count(new.series, 1)
-        self._count(known.series if known is not None else (), -1)
+        self._count(new.watch.series, 1)
+        self._count(known.watch.series if known is not None else (), -1)
         self._watchers[registration] = new
         self._expiring.pop(registration, None)
-        if new.expires_ns is not None:
-            self._expiring[registration] = new.expires_ns
+        if new.watch.expires_ns is not None:
+            self._expiring[registration] = new.watch.expires_ns
 
     def _count(self, several: Iterable[Series], change: int) -> None:
         for each in several:
@@ -204,7 +206,7 @@ class Evaluator:
     def lose(self, series: Collection[Series], reason: str, now_ns: int) -> None:
         """Suspend the triggers that watch series of which rows can't be read."""
         for registration, each in self._watchers.items():
-            if not set(each.series).isdisjoint(series):
+            if not set(each.watch.series).isdisjoint(series):
                 self._take(Suspend(registration, reason, now_ns))
 
     def advance(self, now_ns: int) -> None:
@@ -213,16 +215,20 @@ class Evaluator:
             self._take(Expire(now_ns))
 
     def _take(self, each: Input) -> None:
+        known = None
+        if not isinstance(each, Feed | Expire) and (known := self._watchers.get(each.registration)) is not None:
+            self._names[each.registration] = known.trigger_id
         match each:
             case Register():
-                self._watch(each.registration, watcher(each))
+                self._watch(each.registration, Watcher(each.trigger_id, each.registered_ns, watch(each)))
+                self._names[each.registration] = each.trigger_id
                 self._numbers[each.trigger_id] = each.registration
-            case Edit() if each.registration in self._watchers:
-                self._watch(each.registration, edited(self._watchers[each.registration], each))
             case Remove():
                 self._forget(each.registration)
-            case Pause() | Resume() | SkipPauses() if each.registration in self._watchers:
-                self._watch(each.registration, changed(self._watchers[each.registration], each))
+            case Edit() if known is not None:
+                self._watch(each.registration, known._replace(watch=edited(known.watch, each)))
+            case Pause() | Resume() | SkipPauses() if known is not None:
+                self._watch(each.registration, known._replace(watch=changed(known.watch, each)))
             case Feed() if each.series.dataset is TRADES and each.since_ns is not None:
                 without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
             case _:
@@ -232,7 +238,8 @@ class Evaluator:
     def finish(self, positions: Mapping[str, TopicPosition]) -> JournalBatch:
         """Evaluate the batch and return it. ``positions`` are the places after it."""
         inputs, self._inputs = tuple(self._inputs), []
-        outputs = self._engines.run(list(enumerate(inputs)))
+        names, self._names = self._names, {}
+        outputs = self._engines.run(list(enumerate(inputs)), names)
         for each in outputs:
             if each.is_end:
                 self._forget(each.registration)

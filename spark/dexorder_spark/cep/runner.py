@@ -32,7 +32,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.cep.catch_up import chunks, known_by, start_ns, start_of
-from dexorder_spark.cep.evaluation import watcher
+from dexorder_spark.cep.evaluation import watch
 from dexorder_spark.cep.evaluator import Evaluator, RegistrationChanges
 from dexorder_spark.cep.journal import Journal, TopicPosition
 from dexorder_spark.cep.records import TABLES, rows_of
@@ -112,7 +112,8 @@ class Runner:
         snapshot, batches = self._journal.read() or (None, [])
         self._evaluator = Evaluator(snapshot, processes=settings.trigger_processes)
         self._evaluator.repeat(batches)
-        self._first, self._later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
+        self._known = self._evaluator.watched
+        """The series that triggers have watched since the start."""
         self._is_new = snapshot is None
         self._unreported = batches[-1].events if batches else ()
         self._snapshot_s = self._seconds()
@@ -158,11 +159,10 @@ class Runner:
         """Pass changes to the next micro-batch, with recent rows of the series that they start to watch."""
         if not (changes.changes or changes.is_reset):
             return
-        known = self._first.union(*self._later.values())
-        self._later |= {
-            each.registration: watcher(each.trigger).series if each.trigger else () for each in changes.changes
-        }
-        new = set().union(*self._later.values()) - known
+        new = {
+            series for each in changes.changes if each.trigger for series in watch(each.trigger).series
+        } - self._known
+        self._known |= new
         self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
 
     def _step(self) -> bool:
@@ -215,7 +215,7 @@ class Runner:
 
         A series is not watched any more when its last trigger was deleted or has ended.
         """
-        wanted = {series for each in changes.changes if each.trigger for series in watcher(each.trigger).series}
+        wanted = {series for each in changes.changes if each.trigger for series in watch(each.trigger).series}
         lacking = wanted - self._evaluator.watched - changes.recent_rows.keys()
         rows = {each: self._recent_rows(each) for each in sorted(lacking)}
         return replace(changes, recent_rows={**changes.recent_rows, **rows})

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from dexorder_cep import EngineState
-from dexorder_spark.cep.evaluation import Evaluation, Output, Watcher
+from dexorder_spark.cep.evaluation import NO_NAMES, Evaluation, Names, Output, Watcher
 from dexorder_spark.cep.inputs import Edit, Expire, Feed, Input, Pause, Register, Remove, Resume, SkipPauses, Suspend
 
 COMMAND = (sys.executable, "-P", "-m", "dexorder_spark.cep.shards")
@@ -53,16 +53,20 @@ class Shards:
         """Return the triggers by their registrations."""
         return {number: each for answer in self._call("watchers") for number, each in answer.items()}
 
-    def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
-        """Take numbered inputs; return their outputs, in order. A trigger that ends in one process ends in all."""
+    def run(self, inputs: Sequence[tuple[int, Input]], names: Names = NO_NAMES) -> list[Output]:
+        """Take numbered inputs; return their outputs, in order. A trigger that ends in one process ends in all.
+
+        Args:
+            names: Ids of the triggers that they change, by registration.
+        """
         parts: list[list[tuple[int, Input]]] = [[] for _ in range(self._count)]
         for number, each in inputs:
             for shard in shards_of(each, self._count):
                 parts[shard].append((number, each))
-        found = merged(self._call("run", [(part,) for part in parts]))
-        ended = [(0, Remove(each.registration)) for each in found if each.is_end]
+        found = merged(self._call("run", [(part, names) for part in parts]))
+        ended = {each.registration: each.trigger_id for each in found if each.is_end}
         if ended:
-            self._call("run", [(ended,)] * self._count)
+            self._call("run", [([(0, Remove(each)) for each in ended], ended)] * self._count)
         return found
 
     def dump(self) -> EngineState:

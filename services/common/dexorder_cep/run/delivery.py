@@ -240,6 +240,10 @@ class Registration:
         """Return whether rows settled at a time do not fire because of a pause; 0 stands for an unknown time."""
         return ticker in self.withheld or any(start < stamp_ns <= end for start, end in self.silent.get(ticker, ()))
 
+    def noted_on(self) -> set[str]:
+        """Return the markets of which it has a state beside its run."""
+        return {*self.heard, *self.delivered, *self.withheld, *self.silent}
+
     @property
     def silent_ns(self) -> int:
         """Return the end of the last pause that has ended; 0 without one."""

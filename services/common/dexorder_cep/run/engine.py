@@ -503,19 +503,16 @@ class Engine:
             ]
             for each in self._registrations.values()
         )
-        tickers: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = {}
-        for series in self._series.values():
-            tickers.setdefault(series.ticker, ({}, [], {}, {}, {}))[1].append(series.dump())
+        noted: dict[str, list[Registration]] = {series.ticker: [] for series in self._series.values()}
         for each in self._registrations.values():
-            for ticker, sent in each.delivered.items():
-                tickers[ticker][0][each.trigger_id] = [sent.until_ns, sent.suppressed, sent.open]
-            for ticker, heard in each.heard.items():
-                tickers[ticker][2][each.trigger_id] = [heard.until_ns, sorted(heard.trade_ids)]
-            for ticker, withheld in each.withheld.items():
-                tickers.setdefault(ticker, ({}, [], {}, {}, {}))[3][each.trigger_id] = encoded(withheld)
-            for ticker, silent in each.silent.items():
-                tickers.setdefault(ticker, ({}, [], {}, {}, {}))[4][each.trigger_id] = list(map(list, silent))
-        return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
+            for ticker in each.noted_on():
+                noted.setdefault(ticker, []).append(each)
+        several: dict[str, list[TickerSeries]] = {}
+        for series in self._series.values():
+            several.setdefault(series.ticker, []).append(series)
+        # one ticker after another, because what becomes JSON takes several times the memory of the triggers
+        parts = {ticker: to_json(_part(ticker, several.get(ticker, ()), noted[ticker])) for ticker in sorted(noted)}
+        return EngineState.of(triggers, parts)
 
     @classmethod
     def load(cls, state: EngineState, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> Engine:
@@ -526,12 +523,14 @@ class Engine:
         """
         engine = cls(idle_grace_seconds=idle_grace_seconds)
         known: dict[tuple[Any, ...], CompiledTrigger] = {}
+        last_ns = 0
         for trigger_id, number, sql, given, at_ns, tickers, *edited in state.registrations():
+            last_ns = at_ns if at_ns != last_ns else last_ns  # one number for all triggers of a call
             kind, level = find_alert(sql, given) or kind_of(_shared(known, sql, given))
             chosen = _together(frozenset(tickers)) if tickers is not None else None
             revision = edited[0] if edited else 1
             engine._registrations[trigger_id] = Registration(
-                trigger_id, number, kind, level, at_ns, chosen, revision=revision
+                trigger_id, number, kind, level, last_ns, chosen, revision=revision
             )
         for ticker, part in state.tickers.items():
             delivered, several, *more = from_json(part)
@@ -558,6 +557,22 @@ class Engine:
                 if series.ticker not in registration.heard:
                     series.deaf.add(registration.trigger_id)
         return engine
+
+
+def _part(ticker: str, several: Iterable[TickerSeries], registrations: Iterable[Registration]) -> list[Any]:
+    """Return the state of a ticker as JSON values."""
+    delivered, heard, paused, silent = dict[str, Any](), dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for each in registrations:
+        name = each.trigger_id
+        if (sent := each.delivered.get(ticker)) is not None:
+            delivered[name] = [sent.until_ns, sent.suppressed, sent.open]
+        if (known := each.heard.get(ticker)) is not None:
+            heard[name] = [known.until_ns, sorted(known.trade_ids)]
+        if ticker in each.withheld:
+            paused[name] = encoded(each.withheld[ticker])
+        if ticker in each.silent:
+            silent[name] = list(map(list, each.silent[ticker]))
+    return [delivered, [series.dump() for series in several], heard, paused, silent]
 
 
 @lru_cache(maxsize=4_096)

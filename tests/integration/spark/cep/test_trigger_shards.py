@@ -52,6 +52,9 @@ BATCHES: list[list[Input]] = [
 ]
 
 
+NAMES = {each.registration: each.trigger_id for each in registrations()}
+
+
 def numbered(batch: list[Input]) -> list[tuple[int, Input]]:
     return list(enumerate(batch))
 
@@ -59,7 +62,7 @@ def numbered(batch: list[Input]) -> list[tuple[int, Input]]:
 @pytest.mark.smoke
 def test_two_and_three_processes_have_the_outputs_of_one_also_when_their_number_changes() -> None:
     one = Evaluation()
-    expected = [one.run(numbered(batch)) for batch in BATCHES]
+    expected = [one.run(numbered(batch), NAMES) for batch in BATCHES]
     kinds = {pb.ReportedTriggerEvent.FromString(each.event).kind for batch in expected for each in batch}
     assert kinds == {1, 2, 3}
     assert len({shard_of(ticker, 2) for ticker in TICKERS}) == 2
@@ -67,7 +70,7 @@ def test_two_and_three_processes_have_the_outputs_of_one_also_when_their_number_
     for count, batches in ((2, BATCHES[:3]), (3, BATCHES[3:5]), (2, BATCHES[5:])):
         several = Shards(state, count)
         try:
-            found += [several.run(numbered(batch)) for batch in batches]
+            found += [several.run(numbered(batch), NAMES) for batch in batches]
             state = several.dump()
             watchers = several.watchers()
         finally:

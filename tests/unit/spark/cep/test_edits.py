@@ -94,7 +94,7 @@ def test_an_edit_keeps_the_registration_and_changes_when_it_ends() -> None:
     evaluator.apply(change(2, 3, 5, expires="60"))
     assert not evaluator.has_inputs, "it has it"
     evaluator = Evaluator(Snapshot.decode(evaluator.snapshot().encode()))
-    assert [each.revision for each in evaluator._watchers.values()] == [3]
+    assert [each.watch.revision for each in evaluator._watchers.values()] == [3]
     evaluator.advance(61 * SECOND_NS)
     (ended,) = evaluator.finish({}).events
     assert pb.ReportedTriggerEvent.FromString(ended).kind == 3 and evaluator.is_empty

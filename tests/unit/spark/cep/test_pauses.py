@@ -64,7 +64,7 @@ def test_a_pause_and_its_end_are_inputs_of_the_journal_and_survive_a_snapshot() 
     assert batch(1, change(2, paused=True, changed_ns=MINUTE_NS)) == []
     assert [each for each in batches[-1].inputs if isinstance(each, Pause)] == [Pause(1, ticker) for ticker in TICKERS]
     again = Evaluator(Snapshot.decode(evaluator.snapshot().encode()))
-    assert all(each.is_paused for each in again._watchers.values())
+    assert all(each.watch.is_paused for each in again._watchers.values())
     evaluator = again
     assert batch(2) == []
     # resumed after the second candle was settled, and before the third one was
