@@ -50,16 +50,20 @@ class TransientEvent(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """State of an event, the given EventAck; ``via`` only where it was delivered."""
+    """State of an event, the given EventAck; ``via`` only where it was delivered.
+
+    An event that is not ``taken`` gets no ack: a call ends with RESOURCE_EXHAUSTED, 5571 sends nothing.
+    """
 
     event_id: str
     status: Status
     error: str = ""
     via: Channel | None = None
+    taken: bool = True
 
 
 HELD = "too many CRITICAL events of this container are not delivered yet; send it again under the same id"
-"""Error of an ack that is no ack: the event was not taken. A call ends with RESOURCE_EXHAUSTED, 5571 sends nothing."""
+"""Error of an event that is not taken."""
 AckCallback = Callable[[Ack], None]
 """Callback of a gRPC publisher; called in the event loop."""
 ReplyTo = bytes | AckCallback

@@ -53,7 +53,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         def answer(ack: Ack) -> None:
             if answered.done():  # the final ack comes after the call has ended
                 return
-            if ack.error == HELD:
+            if not ack.taken:
                 answered.set_exception(held())
             else:
                 answered.set_result(ack)
@@ -145,7 +145,7 @@ class PublishStream:
 
         def answer(ack: Ack) -> None:
             nonlocal first
-            if ack.error == HELD:
+            if not ack.taken:
                 self.fail(held())
                 return
             if first:

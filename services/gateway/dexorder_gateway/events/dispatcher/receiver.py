@@ -199,7 +199,7 @@ class EventReceiver:
         self._refused["held"] += 1
         self.floods.refused(reply_to, elapsed_ns)
         if callable(reply_to):  # a call waits for an answer, and can be told when to come again
-            self.work.reply(reply_to, Ack(event.key.event_id, Status.ERROR, HELD))
+            self.work.reply(reply_to, Ack(event.key.event_id, Status.ERROR, HELD, taken=False))
 
     def _refuse(self, reply_to: ReplyTo | None, refusal: EventRefusal) -> None:
         self._refused[refusal.kind] += 1

@@ -14,11 +14,14 @@ import yaml
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_gateway.events import publisher_service
+from dexorder_gateway.events.model import HELD
+from dexorder_gateway.server import gateway
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 from tests.fakes.events.sessions_gateway import Served, served, until
 from tests.unit.services.common.rpc.test_identity import write_callers
+from tests.unit.services.gateway.events.test_full_disk import SETTINGS, events_settings
 
 PATIENCE_S = 30.0
 D, Q, E = events_pb.DELIVERED, events_pb.QUEUED, events_pb.ACK_ERROR
@@ -185,6 +188,24 @@ async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: P
         write()
         await many(call, "e3")
         assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_calls_with_critical_events_above_the_limit_are_told_when_to_come_again(tmp_path: Path) -> None:
+    """What was accepted before is answered, and a copy of it is no new event."""
+    settings = events_settings(tmp_path).model_copy(update={"hard_critical_events": 2})
+    async with (
+        gateway(SETTINGS, settings) as running,
+        open_channel(running.address, ChannelSettings()) as channel,
+    ):
+        stream = stub_of(channel).PublishMany()
+        await many(stream, "e1", "e2", "e3")
+        assert await acks(stream, 2) == [("e1", Q), ("e2", Q)]
+        for call in (stream, stub_of(channel).Publish(pb.PublishRequest(event=event("e4")))):
+            assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await call.details() == HELD
+            assert dict(await call.trailing_metadata())["retry-after-ms"] == "5000"
+        answer = await stub_of(channel).Publish(pb.PublishRequest(event=event("e1")), timeout=PATIENCE_S)
+        assert answer.ack.status == Q
 
 
 async def test_a_stop_answers_accepted_events_and_refuses_more(tmp_path: Path) -> None:

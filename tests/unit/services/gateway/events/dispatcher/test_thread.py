@@ -14,7 +14,7 @@ import pytest
 
 from dexorder_common.clock import ManualClock, SystemClock
 from dexorder_common.messaging.frames import topic
-from dexorder_common.model.user_events import Priority, Status
+from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_common.storage import durable_sqlite
 from dexorder_gateway.events.dispatcher.cycle import (
     BATCH_MESSAGES,
@@ -29,6 +29,7 @@ from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
 from dexorder_gateway.events.model import Ack
+from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.dispatcher.stage import SECOND, Stage
 from tests.unit.services.gateway.events.samples import body
 
@@ -166,6 +167,51 @@ def test_a_flood_alone_is_committed_seldom_and_a_call_ends_its_wait(tmp_path: Pa
     assert sockets.read < first + 2 * FLOOD_BATCH
     cycle.run(0)
     assert called
+    stage.outbox.close()
+
+
+class Told(Idle):
+    """Sockets on which one CRITICAL event arrives; counts what leaves."""
+
+    has_unsent = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Any] = []
+
+    def wait(self, *_: object, **__: object) -> tuple[bool, bool]:
+        return True, False
+
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        yield from () if self.sent else [(LOCAL, body("c", priority=Priority.CRITICAL), b"container")]
+
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        self.sent += [ack.status for _, ack in acks]
+
+
+def test_acks_events_of_sessions_and_provider_calls_leave_after_their_write(tmp_path: Path) -> None:
+    stage, sockets, handed = Stage(tmp_path / "e.db"), Told(), list[AfterCommit]()
+    before: list[int] = []
+    stage.work(
+        lambda processor: processor.session_opened("alice"),
+        lambda processor: processor.set_contacts("alice", contacts_with(telegram_chat_id="100")),
+    )
+    write = stage.outbox.write
+
+    def noted(*given: Any) -> None:
+        before.append(len(sockets.sent) + len(handed))
+        write(*given)
+        before.append(len(sockets.sent) + len(handed))
+
+    stage.outbox.write = noted  # type: ignore[assignment,method-assign]
+    cycle = DispatcherCycle(stage.processor, sockets, stage.clock, handed.append)
+    cycle.run(0)
+    assert (before, sockets.sent, len(handed[0].session_events)) == ([0, 0], [Status.QUEUED], 1)
+    del before[:], sockets.sent[:], handed[:]
+    stage.clock.advance(60 * SECOND)  # the session acks nothing, so the next channel is tried
+    sockets.sent.append(None)
+    cycle.run(0)
+    assert before == [1, 1] and [each.channel for each in handed[0].sends] == [Channel.TELEGRAM]
     stage.outbox.close()
 
 
