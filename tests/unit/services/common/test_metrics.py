@@ -81,9 +81,15 @@ def test_connections_without_a_whole_request_are_closed_and_are_few(
             silent = opened.enter_context(socket.create_connection((host, int(port)), timeout=20))
             with suppress(OSError):
                 silent.sendall(sent)
-        assert threading.active_count() <= before + 1 + 4
-        with suppress(ConnectionResetError):
-            assert silent.recv(1) == b""
+        silent.settimeout(0.01)
+        most, is_open = 0, True
+        while is_open:  # the last one; the server's thread accepts them meanwhile
+            most = max(most, threading.active_count())
+            with suppress(TimeoutError):
+                with suppress(ConnectionResetError):
+                    assert silent.recv(1) == b""
+                is_open = False
+        assert most <= before + 1 + 4
         for _ in range(50):
             with suppress(OSError):
                 assert b"dexorder_build_info" in _answer(address)

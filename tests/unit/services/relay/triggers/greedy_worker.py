@@ -14,9 +14,8 @@ def compile_text(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
         while True:
             pass
     if sql.strip() == "memory":
-        held = [bytes(1 << 20)]
-        while True:
-            held += [bytes(1 << 20) for _ in held]
+        held = [bytes(1 << 20) for _ in range(256)]  # addresses, of which nothing is used; no time
+        return compile_trigger(f"SELECT * FROM ohlc WHERE close > {len(held)}", parameters)
     if sql == "fault":
         raise KeyError(sql)
     return compile_trigger(sql, parameters)

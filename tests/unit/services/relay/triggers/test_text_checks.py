@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +13,6 @@ import pytest
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.errors import Exhausted, SuiteError
-from dexorder_relay.requests.fair_semaphore import FairSemaphore
 from dexorder_relay.triggers import text_checks
 from dexorder_relay.triggers.text_checks import TextChecks
 from tests.paths import ROOT
@@ -37,8 +37,14 @@ async def period_of(checks: TextChecks, sql: str, parameters: Mapping[str, str])
 
 
 @pytest.fixture
+def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile one text at a time."""
+    monkeypatch.setattr(text_checks, "WORKERS", 1)
+
+
+@pytest.fixture
 async def checks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TextChecks]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
     made = TextChecks(GREEDY)
     yield made
     await made.aclose()
@@ -67,11 +73,8 @@ async def test_text_that_needs_too_much_is_refused_and_others_are_checked_meanwh
     assert await period_of(checks, GOOD, {}) == 60
 
 
-async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
-    checks: TextChecks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_checks, "WORKERS", 1)
-    checks._semaphore = FairSemaphore(1)
+@pytest.mark.usefixtures("one_worker")
+async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(checks: TextChecks) -> None:
     good = [f"SELECT * FROM ohlc WHERE close > {n}" for n in range(400)]
     texts = [good[0], "loop", good[0], "SELECT", "memory", good[1], "memory ", *good[2:200]]
     batch = asyncio.create_task(checks.periods([(each, {}) for each in texts]))
@@ -85,8 +88,8 @@ async def test_costly_texts_of_a_batch_end_it_and_others_have_their_turn(
     assert await checks.periods([(each, {}) for each in good[200:320]]) == [60] * 120
 
 
+@pytest.mark.usefixtures("one_worker")
 async def test_a_client_with_many_costly_texts_delays_another_one_by_one_of_them(checks: TextChecks) -> None:
-    checks._semaphore = FairSemaphore(1)
     ended: list[str] = []
 
     async def check(client_id: str, text: str) -> None:
@@ -103,10 +106,8 @@ async def test_a_client_with_many_costly_texts_delays_another_one_by_one_of_them
     assert await period_of(checks, GOOD, {}) == 60
 
 
-async def test_caller_who_goes_and_process_that_dies_cost_the_next_text_nothing(
-    checks: TextChecks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_checks, "WORKERS", 1)
+@pytest.mark.usefixtures("one_worker")
+async def test_caller_who_goes_and_process_that_dies_cost_the_next_text_nothing(checks: TextChecks) -> None:
     gone = asyncio.create_task(period_of(checks, "loop", {}))
     await asyncio.sleep(0.5)
     gone.cancel()
