@@ -31,7 +31,7 @@ LAYERS = {
     " | realtime.numbered history | realtime.sources | dispatch_runner"
     " | exchange | broker publisher | metrics traces config",
     "dexorder_relay": "__main__ | server | service | engine start | triggers broker | realtime verification | requests"
-    " | reading | store metrics | state | config | access",
+    " | reading | store metrics | state | config | access fair_semaphore",
     "dexorder_spark": "__main__ | server | driver | table_driver | metrics | pipeline maintenance | cep udf"
     " | records | runtime | source tables | config",
     "dexorder_udf": ".",

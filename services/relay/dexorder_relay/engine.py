@@ -74,10 +74,9 @@ class RelayEngine:
         self.submitter = Submitter(context, self.completion, retraction_log)
         self.jobs = HistoryJobs(context, self.completion)
         self.instruments = Instruments(context)
-        self.answers = OhlcAnswers(
-            self.submitter.submit, self.queries.outcome, reader, max_bytes=settings.max_message_bytes
-        )
-        self.rows = RowStreams(reader)
+        turns, max_bytes = context.table_reads, settings.max_message_bytes
+        self.answers = OhlcAnswers(self.submitter.submit, self.queries.outcome, reader, turns, max_bytes=max_bytes)
+        self.rows = RowStreams(reader, turns)
         self.live = LiveHub(settings.live_queue)
         self.realtime = RealtimeJobs(context, registry, self.submitter, self.live)
         self.live.state = self.realtime.state

@@ -108,6 +108,12 @@ def current_caller() -> Caller | None:
     return _caller.get()
 
 
+def current_client() -> str:
+    """Return the client_id of `current_caller`; empty without one."""
+    caller = _caller.get()
+    return caller.client_id if caller else ""
+
+
 _Names = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=256)], ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,35 +17,39 @@ from dexorder_common.kafka.page_record import encode_candle
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.history import HistoryRequest, Outcome, RequestStatus
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.history_messages import MAX_UINT32
-from dexorder_common.rpc.identity import Caller
+from dexorder_common.rpc.identity import Caller, current_client
 from dexorder_protos.dexorder.ingest.v1.ingest_pb2 import Response
-from dexorder_relay.reading.rows import CANDLE_COLUMNS
+from dexorder_relay.fair_semaphore import FairSemaphore
+from dexorder_relay.reading.rows import CANDLE_COLUMNS, CandleRows
 from dexorder_relay.reading.table_reader import TableReader, compare_rows
 from dexorder_relay.state.request import describe_wrong
 
 Submit: TypeAlias = Callable[[HistoryRequest, Caller | None], Awaitable[bool]]
+T = TypeVar("T")
 AwaitOutcome: TypeAlias = Callable[[HistoryRequest], Awaitable[Outcome]]
 WINDOW_PERIODS = 20 * MAX_PAGE_CANDLES
-PARALLEL_WINDOWS = 2
 MAX_CANDLE_BYTES = 76
 MAX_ENVELOPE_BYTES = 1_100
 """A response without candles: its request_id of up to 256 characters, numbers."""
 
 
 class OhlcAnswers:
-    """Reads answers, at most ``PARALLEL_WINDOWS`` at a time, so that threads are left for the outcomes of requests."""
+    """Reads answers in the turns of `Context.table_reads`."""
 
-    def __init__(self, submit: Submit, outcome: AwaitOutcome, reader: TableReader, *, max_bytes: int) -> None:
+    def __init__(
+        self, submit: Submit, outcome: AwaitOutcome, reader: TableReader, turns: FairSemaphore, *, max_bytes: int
+    ) -> None:
         """Return pages of at most ``max_bytes`` as a message."""
         self._submit = submit
         self._outcome = outcome
         self._reader = reader
         self._page_candles = candles_in_page(max_bytes)
-        self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
+        self._turns = turns
 
     async def pages(self, request: HistoryRequest, caller: Caller | None = None) -> AsyncGenerator[Response, None]:
         """Submit the request, unless it is known, and yield its rows. Closing the generator does not affect it.
@@ -70,10 +74,11 @@ class OhlcAnswers:
 
     async def _rows(self, request: HistoryRequest, end: Outcome) -> AsyncGenerator[Response, None]:
         span = TimeRange(request.start_ns, end.end_ns)
-        rows = await asyncio.to_thread(self._reader.candles, end.snapshot_id)
+        rows = await self._in_turn(lambda: self._reader.candles(end.snapshot_id))
         total = end.row_count
         if rows.snapshot_id != end.snapshot_id:  # that one has expired
-            now = (await asyncio.to_thread(compare_rows, rows, request.series, span, [], [], request.limit)).found
+            compare = partial(compare_rows, rows, request.series, span, [], [], request.limit)
+            now = (await self._in_turn(compare)).found
             total = now.rows if request.limit is None else min(now.rows, request.limit)
             error = describe_wrong(now, request.series)
             if total < end.row_count:
@@ -86,9 +91,7 @@ class OhlcAnswers:
         for window in split_by_periods(span, request.period_seconds, WINDOW_PERIODS):
             if sent == total:
                 break
-            async with self._windows:
-                table = await asyncio.to_thread(rows.candles, request.series, window)
-                found = await asyncio.to_thread(encode_rows, table.slice(0, total - sent))
+            found = await self._in_turn(partial(_encoded, rows, request.series, window, total - sent))
             sent += len(found)
             pending += found
             while len(pending) > self._page_candles:  # candles that fill one page exactly may be the last page
@@ -97,6 +100,15 @@ class OhlcAnswers:
         if sent != total:
             raise Unavailable(f"{OHLC.name} gave {sent} of {total} rows at snapshot {rows.snapshot_id}")
         yield make_page(data=pending, is_final=True)
+
+    async def _in_turn(self, read: Callable[[], T]) -> T:
+        async with self._turns.place(current_client()):
+            return await asyncio.to_thread(read)
+
+
+def _encoded(rows: CandleRows, series: Series, window: TimeRange, limit: int) -> list[bytes]:
+    """Read the first rows of a window, and encode them."""
+    return encode_rows(rows.candles(series, window).slice(0, limit))
 
 
 def _failed(request: HistoryRequest, error: str) -> Response:

@@ -19,7 +19,9 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.rpc.identity import current_client
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsResponse
+from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.reading.held_windows import HeldWindow, HeldWindows
 from dexorder_relay.reading.rows import CandleRows, MarketRows
 from dexorder_relay.reading.table_reader import TableReader
@@ -28,18 +30,17 @@ WINDOW_PERIODS = 50_000
 WINDOW_ROWS = 50_000
 BATCH_ROWS = 5_000
 """Rows of a message: at most 2 MB with the longest ticker, half of the limit of gRPC's clients."""
-PARALLEL_WINDOWS = 2
 Messages = AsyncGenerator[StreamRowsResponse, None]
 R = TypeVar("R", CandleRows, MarketRows)
 T = TypeVar("T")
 
 
 class RowStreams:
-    """Reads at most ``PARALLEL_WINDOWS`` windows at a time, so that threads are left for the outcomes of requests."""
+    """Reads windows in the turns of `Context.table_reads`."""
 
-    def __init__(self, reader: TableReader) -> None:
+    def __init__(self, reader: TableReader, turns: FairSemaphore) -> None:
         self._reader = reader
-        self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
+        self._turns = turns
         self._held = HeldWindows()
 
     def messages(self, series: Series, span: TimeRange, snapshot_id: int | None) -> Messages:
@@ -57,7 +58,7 @@ class RowStreams:
         return self._stream(partial(self._reader.market, series.dataset, snapshot_id), plan, series.dataset.table)
 
     async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
-        rows = await asyncio.to_thread(open_table)
+        rows = await self._in_turn(open_table)
         yield StreamRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
         planned = await self._in_turn(partial(plan, rows))
         yield StreamRowsResponse(row_count=planned.rows)
@@ -85,7 +86,7 @@ class RowStreams:
         return batch.serialize().to_pybytes(), part.num_rows
 
     async def _in_turn(self, read: Callable[[], T]) -> T:
-        async with self._windows:
+        async with self._turns.place(current_client()):
             return await asyncio.to_thread(read)
 
 

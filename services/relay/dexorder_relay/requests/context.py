@@ -23,11 +23,14 @@ from dexorder_common.model.history import HistoryRequest, Outcome
 from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.access import CallerQuotas
 from dexorder_relay.config import RelaySettings
+from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.reading.table_reader import TableReader
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.request import LiveRequest
 from dexorder_relay.store.database import Store
+
+PARALLEL_TABLE_READS = 2
 
 
 class KeyedEvent(asyncio.Event):
@@ -125,6 +128,8 @@ class Context:
         venues: Exchanges with tickers that are served.
         random: Source of ids and of waits.
         wake: Set when a queued job and a free slot may be available at the same time.
+        table_reads: Turns of clients at reading tables; few at a time, so that threads are left for the outcomes of
+            requests.
         tasks: The engine's task group while it runs.
         stop_work: Tells ingestors that the work of a request is not needed any more.
         changed_values: Returns the candles with values that a request of the relay has changed.
@@ -143,6 +148,7 @@ class Context:
     quotas: CallerQuotas = field(init=False)
     signals: Signals = field(default_factory=Signals)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    table_reads: FairSemaphore = field(default_factory=lambda: FairSemaphore(PARALLEL_TABLE_READS))
     tasks: asyncio.TaskGroup | None = None
     stop_work: Callable[[HistoryRequest], None] = lambda request: None
     look_again: Callable[[LiveRequest], Awaitable[None]] = _no_look

@@ -14,6 +14,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.rpc.identity import current_client
 from dexorder_relay.access import unknown_request
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state.history import progress
@@ -41,6 +42,7 @@ class RequestQueries:
         self._signals = context.signals
         self._metrics = context.metrics
         self._reader = context.reader
+        self._table_reads = context.table_reads
         self.doubtful: Callable[[Series, TimeRange], list[TimeRange]] = lambda series, span: []
         """Returns the parts of a span that realtime has settled by the word of one source."""
         self.is_live: Callable[[str], object] = self._state.requests.get
@@ -160,7 +162,8 @@ class RequestQueries:
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
         """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""
-        rows = await asyncio.to_thread(self._reader.pages, series, span)
+        async with self._table_reads.place(current_client()):
+            rows = await asyncio.to_thread(self._reader.pages, series, span)
         retractions = self._state.retractions.get(series)
         return [
             CoveragePage(

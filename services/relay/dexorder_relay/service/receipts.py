@@ -16,12 +16,14 @@ from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.errors import InvalidRequest, NotFound
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.common_messages import decode_series, encode_series
-from dexorder_common.rpc.identity import current_caller
+from dexorder_common.rpc.identity import current_caller, current_client
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
+from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.reading.rows import accessible
 from dexorder_relay.requests.queries import page_by_name
+from dexorder_relay.service.turns import MAX_WAITING_READS
 from dexorder_relay.state.request import check_rows
 
 log = structlog.get_logger(__name__)
@@ -32,10 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReceiptRpcs:
-    """RPCs of ``dexorder receipt``. One is at work at a time: each reads or commits the metadata of tables."""
+    """RPCs of ``dexorder receipt``. One is at work at a time, of each client in turn: each reads or commits the
+    metadata of tables.
+    """
 
     engine: RelayEngine
-    _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _one: FairSemaphore = field(default_factory=lambda: FairSemaphore(1, MAX_WAITING_READS))
 
     async def CreateReceipt(self, request: pb.CreateReceiptRequest, _: object) -> pb.CreateReceiptResponse:
         """Keep a snapshot until the receipt is deleted."""
@@ -81,7 +85,7 @@ class ReceiptRpcs:
             with accessible(OHLC, "read or changed"):
                 return work()
 
-        async with self._alone:
+        async with self._one.place(current_client()):
             return await asyncio.to_thread(guarded)
 
     def _decode(self, message: pb.Receipt, client_id: str, now_ns: int) -> KeptReceipt:

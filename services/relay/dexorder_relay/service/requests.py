@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from dexorder_relay.reading.fetch_ohlc import Submit
 from dexorder_relay.requests.queries import page_size, read_token
 
 log = structlog.get_logger(__name__)
+RECORDS_AT_ONCE = 100
+"""Records of a page that are encoded before other calls have their turn."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,12 @@ class RequestRpcs:
         state = RequestState.from_number(request.state) if request.state else None
         client_id = access.listed(current_caller(), request.client_id)
         records = await self.engine.queries.records(client_id, state, read_token(request.page_token), size)
-        token = str(records[-1].sequence) if len(records) == size else ""
-        return history_pb.ListRequestsResponse(records=map(messages.encode_record, records), next_page_token=token)
+        answer = history_pb.ListRequestsResponse()
+        answer.next_page_token = str(records[-1].sequence) if len(records) == size else ""
+        for first in range(0, len(records), RECORDS_AT_ONCE):
+            answer.records.extend(map(messages.encode_record, records[first : first + RECORDS_AT_ONCE]))
+            await asyncio.sleep(0)
+        return answer
 
     async def CancelRequest(
         self, request: history_pb.CancelRequestRequest, _: object

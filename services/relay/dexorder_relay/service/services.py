@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from dexorder_common.rpc.identity import Role
 from dexorder_protos.dexorder.relay.v1 import (
     coverage_service_pb2,
     coverage_service_pb2_grpc,
@@ -31,6 +32,7 @@ from dexorder_protos.dexorder.relay.v1 import (
     trigger_service_pb2_grpc,
 )
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2, udf_registry_service_pb2_grpc
+from dexorder_relay.access import ROLES
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.service.batches import BatchRpcs
 from dexorder_relay.service.realtime import RealtimeReports, RealtimeRpcs
@@ -39,6 +41,7 @@ from dexorder_relay.service.reports import JobReports, PipelineReports
 from dexorder_relay.service.requests import RequestRpcs
 from dexorder_relay.service.tables import TableRpcs
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
+from dexorder_relay.service.turns import ReadTurns, only_reads
 from dexorder_relay.service.udfs import UdfReports, UdfRpcs
 
 SERVICES = {
@@ -55,14 +58,20 @@ SERVICES = {
 """Modules of each service, by its name without ``Service``."""
 
 
-def compose(service: ServiceDescriptor, *parts: object) -> Any:  # an untyped servicer
-    """Return a servicer with the methods of the parts as RPCs; TypeError unless each RPC is in exactly one part."""
+def compose(service: ServiceDescriptor, *parts: object, turns: ReadTurns | None = None) -> Any:  # an untyped servicer
+    """Return a servicer with the methods of the parts as RPCs; TypeError unless each RPC is in exactly one part.
+
+    Args:
+        turns: Turns at those unary calls of the service that only read, unless a part has its own.
+    """
     methods = {}
-    for name in service.methods_by_name:
-        found = [getattr(part, name) for part in parts if hasattr(part, name)]
+    for name, method in service.methods_by_name.items():
+        found = [part for part in parts if hasattr(part, name)]
         if len(found) != 1:
             raise TypeError(f"{service.name}.{name} is a method of {len(found)} parts instead of one")
-        methods[name] = found[0]
+        (part,) = found
+        waits = turns and only_reads(method) and not isinstance(part, ReceiptRpcs)
+        methods[name] = turns.around(getattr(part, name)) if turns and waits else getattr(part, name)
     return SimpleNamespace(**methods)
 
 
@@ -80,9 +89,11 @@ def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
         "Pipeline": (PipelineReports(engine), TriggerReports(engine), UdfReports(engine)),
         "UdfRegistry": (UdfRpcs(engine),),
     }
-    names = []
+    names, turns = [], ReadTurns()
     for name, (messages, stubs) in SERVICES.items():
         service: ServiceDescriptor = messages.DESCRIPTOR.services_by_name[f"{name}Service"]
-        getattr(stubs, f"add_{name}ServiceServicer_to_server")(compose(service, *parts[name]), server)
+        of_clients = turns if Role.CLIENT in ROLES[service.full_name] else None
+        servicer = compose(service, *parts[name], turns=of_clients)
+        getattr(stubs, f"add_{name}ServiceServicer_to_server")(servicer, server)
         names.append(service.full_name)
     return names

@@ -69,9 +69,10 @@ class TableRpcs:
         """Stream the coverage of a series, which is the same for every caller."""
         series, span = self._part(request, without_periods=True)
         with self.engine.context.quotas.stream(current_caller()):
-            found = list(map(coverage_messages.encode_coverage_range, self.engine.queries.coverage(series, span)))
+            found = self.engine.queries.coverage(series, span)
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
-                yield coverage_pb.StreamCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
+                part = found[first : first + RANGES_IN_AN_ANSWER]
+                yield coverage_pb.StreamCoverageResponse(ranges=map(coverage_messages.encode_coverage_range, part))
             pages = await self.engine.queries.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
                 yield coverage_pb.StreamCoverageResponse(

@@ -26,7 +26,7 @@ from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay.config import RelaySettings
-from dexorder_relay.requests.fair_semaphore import FairSemaphore
+from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.triggers.text_worker import limit_memory
 
 EVENTS_IN_AN_ANSWER = 100

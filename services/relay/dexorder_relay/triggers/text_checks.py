@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from dexorder_cep import InvalidSql
 from dexorder_common.model.errors import Exhausted, SuiteError, Unavailable
-from dexorder_relay.requests.fair_semaphore import FairSemaphore
+from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.triggers.text_worker import LENGTH, MAX_CPU_SECONDS, MAX_MEMORY_BYTES
 
 WORKERS = 2

@@ -21,10 +21,10 @@ from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
 from dexorder_common.model.time_range import TimeRange, intersect, merge
-from dexorder_common.rpc.identity import Caller, current_caller
+from dexorder_common.rpc.identity import Caller, current_client
+from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.reading.rows import RowSummary
 from dexorder_relay.requests.context import Context
-from dexorder_relay.requests.fair_semaphore import FairSemaphore
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state.compare import COUNTS, RANGES, WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
 from dexorder_relay.verification.mending import TableMender
@@ -270,6 +270,5 @@ class Verifier:
         return await self._read(read)
 
     async def _read(self, read: Callable[[], T]) -> T:
-        caller = current_caller()
-        async with self._one_window.place(caller.client_id if caller else ""):
+        async with self._one_window.place(current_client()):
             return await asyncio.to_thread(read)

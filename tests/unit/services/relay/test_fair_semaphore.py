@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 
-from dexorder_relay.requests.fair_semaphore import FairSemaphore
+from dexorder_relay.fair_semaphore import FairSemaphore
 
 
 async def test_a_client_with_a_thousand_pieces_delays_another_one_by_a_piece_of_each_client() -> None:
