@@ -95,6 +95,11 @@ class Evaluation:
             found[each.number] = Watcher(each.trigger_id, each.at_ns, watch)
         return found
 
+    def number_of(self, trigger_id: str) -> int | None:
+        """Return the registration of a trigger; None if none has the id."""
+        known = self._engine.registrations.get(trigger_id)
+        return known.number if known is not None else None
+
     def run(self, inputs: Sequence[tuple[int, Input]], names: Names = NO_NAMES) -> list[Output]:
         """Take numbered inputs; return their outputs, in order.
 

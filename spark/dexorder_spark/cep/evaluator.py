@@ -80,6 +80,8 @@ class Evaluator:
         self._inputs: list[Input] = []
         self._names: dict[int, str] = {}
         """Ids of the triggers that the inputs change."""
+        self._new: dict[str, int] = {}
+        """Registrations among the inputs, by trigger id."""
         try:
             self._engines = shards.start(snapshot.state if snapshot else None, processes)
         except InvalidRequest as error:
@@ -91,7 +93,6 @@ class Evaluator:
         self._expiring: dict[int, int] = {}
         for number, each in self._engines.watchers().items():
             self._watch(number, each)
-        self._numbers = {each.trigger_id: number for number, each in self._watchers.items()}
 
     @property
     def watched(self) -> set[Series]:
@@ -159,7 +160,8 @@ class Evaluator:
         return self.cursor is not None and 0 < each.registered_sequence <= self.cursor.sequence
 
     def _add(self, each: Register) -> None:
-        if (known := self._numbers.get(each.trigger_id)) is not None:  # its deletion is lost; an id has one trigger
+        known = self._new.get(each.trigger_id) or self._engines.number_of(each.trigger_id)
+        if known is not None:  # its deletion is lost; an id has one trigger
             self._remove(known)
         self._take(each)
 
@@ -171,8 +173,6 @@ class Evaluator:
         known = self._watchers.pop(registration, None)
         self._expiring.pop(registration, None)
         self._count(known.watch.series if known is not None else (), -1)
-        if known is not None and self._numbers.get(known.trigger_id) == registration:
-            del self._numbers[known.trigger_id]
 
     def _watch(self, registration: int, new: Watcher) -> None:
         """Take what a trigger watches. Counts make a batch independent of the number of triggers."""
@@ -222,7 +222,7 @@ class Evaluator:
             case Register():
                 self._watch(each.registration, Watcher(each.trigger_id, each.registered_ns, watch(each)))
                 self._names[each.registration] = each.trigger_id
-                self._numbers[each.trigger_id] = each.registration
+                self._new[each.trigger_id] = each.registration
             case Remove():
                 self._forget(each.registration)
             case Edit() if known is not None:
@@ -238,7 +238,7 @@ class Evaluator:
     def finish(self, positions: Mapping[str, TopicPosition]) -> JournalBatch:
         """Evaluate the batch and return it. ``positions`` are the places after it."""
         inputs, self._inputs = tuple(self._inputs), []
-        names, self._names = self._names, {}
+        names, self._names, self._new = self._names, {}, {}
         outputs = self._engines.run(list(enumerate(inputs)), names)
         for each in outputs:
             if each.is_end:

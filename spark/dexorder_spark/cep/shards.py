@@ -48,10 +48,17 @@ class Shards:
             subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)
         ]
         self._call("load", [(part,) for part in parts])
+        self._numbers: dict[str, int] = {}
 
     def watchers(self) -> dict[int, Watcher]:
-        """Return the triggers by their registrations."""
-        return {number: each for answer in self._call("watchers") for number, each in answer.items()}
+        """Return the triggers by their registrations; to be called after the start."""
+        found: dict[int, Watcher] = {number: each for part in self._call("watchers") for number, each in part.items()}
+        self._numbers = {each.trigger_id: number for number, each in found.items()}
+        return found
+
+    def number_of(self, trigger_id: str) -> int | None:
+        """Return the registration of a trigger; None if none has had the id."""
+        return self._numbers.get(trigger_id)
 
     def run(self, inputs: Sequence[tuple[int, Input]], names: Names = NO_NAMES) -> list[Output]:
         """Take numbered inputs; return their outputs, in order. A trigger that ends in one process ends in all.
@@ -63,11 +70,21 @@ class Shards:
         for number, each in inputs:
             for shard in shards_of(each, self._count):
                 parts[shard].append((number, each))
+            if isinstance(each, Register):
+                self._numbers[each.trigger_id] = each.registration
+            elif isinstance(each, Remove | Suspend):
+                self._forget(each.registration, names.get(each.registration, ""))
         found = merged(self._call("run", [(part, names) for part in parts]))
         ended = {each.registration: each.trigger_id for each in found if each.is_end}
         if ended:
             self._call("run", [([(0, Remove(each)) for each in ended], ended)] * self._count)
+            for registration, trigger_id in ended.items():
+                self._forget(registration, trigger_id)
         return found
+
+    def _forget(self, registration: int, trigger_id: str) -> None:
+        if self._numbers.get(trigger_id) == registration:
+            del self._numbers[trigger_id]
 
     def dump(self) -> EngineState:
         """Return the state. A process may have seen tickers of others because a registration names all its tickers."""

@@ -291,13 +291,19 @@ class DerivedRun:
         self._newest = False, silent
         self._account.hold(size_of(row))
         result = self._inner.on_row(rows, n, row, silent)
-        if len(rows.rows) > TRIM_ROWS:
+        if isinstance(self._inner, PlainRun):
+            self._drop(len(rows.rows) - 1)  # it needs the newest row, for an edit
+        elif len(rows.rows) > TRIM_ROWS:
             cut = min(len(rows.rows) - 1, self._inner.oldest - rows.base)
             if cut > TRIM_ROWS // 2:
-                self._account.hold(-sum(map(size_of, rows.rows[:cut])))
-                del rows.rows[:cut]
-                rows.base += cut
+                self._drop(cut)
         return result
+
+    def _drop(self, count: int) -> None:
+        rows = self._rows
+        self._account.hold(-sum(map(size_of, rows.rows[:count])))
+        del rows.rows[:count]
+        rows.base += count
 
     def dump(self) -> Any:
         """Return the state of the stages and of the run."""

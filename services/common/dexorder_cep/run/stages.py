@@ -16,6 +16,8 @@ from dexorder_cep.run.account import Account, value_size
 from dexorder_cep.run.stream import MILLISECOND_NS, Row
 from dexorder_cep.run.window_totals import WindowTotals
 
+_UNCOUNTED = 4
+"""Values of OVER that are not counted as work: CROSSES has two or four. Counters of minutes take more than the trigger."""
 _ACCUMULATOR_BYTES = 240
 """Memory of an accumulator, and of the total of a window that is kept for it."""
 
@@ -47,7 +49,9 @@ class RowStage:
         if step.over:
             account = self._account
             row = row + tuple(_over(*each, row, ticker, account) for each in zip(step.over, history, strict=True))
-            account.spend(sum(len(each) for each in history), row[0], because="values of OVER")
+            steps = sum(map(len, history))
+            if steps > _UNCOUNTED:
+                account.spend(steps, row[0], because="values of OVER")
         return row if step.values is None else (row[0], identity, *step.values(row, ticker))
 
     def close(self, watermark_ns: int) -> list[Row]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dexorder_cep import compile_trigger
+from dexorder_cep import Engine, compile_trigger
 from dexorder_cep.run import engine_state
 from dexorder_cep.run.engine_state import STATE_VERSION, EngineState
 from dexorder_common.model.errors import InvalidRequest
-from tests.unit.services.common.cep.test_thresholds import TICKERS, Feeder, every_row, same
+from tests.unit.services.common.cep.test_thresholds import MINUTE, TICKERS, Feeder, every_row, same
 
 TEXTS = (
     "close > {}",
@@ -71,6 +71,23 @@ def test_alerts_at_rest_fire_as_triggers_of_every_row(seed: int) -> None:
         fired += len(outcomes)
     assert repr(found.engine.dump()) == repr(expected.engine.dump())
     assert fired > 10
+
+
+@pytest.mark.parametrize(("sign", "word"), [(">", "ABOVE"), ("<", "BELOW")])
+@pytest.mark.parametrize("given", [{}, {"fire": "once"}, {"cooldown": "120"}])
+def test_crossing_a_number_is_an_alert_that_becomes_true(sign: str, word: str, given: dict[str, str]) -> None:
+    rng, engine = Random(7), Engine()
+    fired: dict[str, list[int]] = {"a": [], "c": []}
+    for minute in range(300):
+        if minute % 60 == 5:
+            for name, text in (("a", f"close {sign} 100"), ("c", f"close CROSSES {word} 100")):
+                engine.remove(name)
+                engine.add(name, minute, compile_trigger(text, given), minute * MINUTE, TICKERS[:1])
+        close = float(rng.randint(98, 102))
+        row = (minute * MINUTE, close, close, close, close, 1.0, None, None)
+        for each in engine.feed_candles(TICKERS[0], 60, [row]):
+            fired[each.trigger_id].append(each.time_ns)
+    assert fired["a"] == fired["c"] and len(fired["a"]) > 4
 
 
 def test_registrations_are_read_in_parts_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
