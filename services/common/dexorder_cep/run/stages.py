@@ -17,7 +17,7 @@ from dexorder_cep.run.stream import MILLISECOND_NS, Row
 from dexorder_cep.run.window_totals import WindowTotals
 
 _UNCOUNTED = 4
-"""Values of OVER that are not counted as work: CROSSES has two or four. Counters of minutes take more than the trigger."""
+"""Values of OVER that are not counted as work: the counters take more memory than CROSSES, which has two or four."""
 _ACCUMULATOR_BYTES = 240
 """Memory of an accumulator, and of the total of a window that is kept for it."""
 
