@@ -17,7 +17,7 @@ from dexorder_spark.cep.journal import Snapshot
 TICKERS = ["BTC/USDT.SIM", "ETH/USDT.SIM"]
 MINUTE_NS = 60 * SECOND_NS
 TEXTS = ("close > {}", "close <= {}.50", "{} > close", "close CROSSES ABOVE {}", "close > 0{}")
-PARAMETERS = ({}, {"fire": "once"}, {"expires": "900"}, {"cooldown": "120"})
+PARAMETERS: tuple[dict[str, str], ...] = ({}, {"fire": "once"}, {"expires": "900"}, {"cooldown": "120"})
 
 
 def alert(number: int, name: str, text: str, rng: Random, at_ns: int) -> RegistrationChange:
