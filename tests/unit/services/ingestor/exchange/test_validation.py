@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS
@@ -163,6 +163,8 @@ NEARLY_SOUND = st.lists(
 
 @settings(deadline=None)
 @given(ROWS | NEARLY_SOUND | JSON)
+@example([[T, 1.0, 4.0, 2.0, 3.0, 0.0]])  # it opens below its low
+@example([[T, 3.0, 4.0, 2.0, 5.0, 0.0]])  # it closes above its high
 def test_whatever_comes_is_either_sound_candles_or_a_bad_answer(rows: Any) -> None:
     try:
         candles = read_candles(rows, WINDOW, 60)

@@ -63,8 +63,9 @@ def world(periods: int) -> World:
     ],
     ids=["high", "low", "open"],
 )
-def test_a_value_that_is_wrong_for_seconds_is_not_stored_although_its_hour_agrees(change: Change) -> None:
-    exchange, pages = Wrong(world(2_880), change, 5.0), list[CandlePage]()
+@pytest.mark.parametrize("periods", [2_880, 3_060], ids=["all in one call", "all but an hour in a sample"])
+def test_a_value_that_is_wrong_for_seconds_is_not_stored_although_its_hour_agrees(change: Change, periods: int) -> None:
+    exchange, pages = Wrong(world(periods), change, 5.0), list[CandlePage]()
 
     async def run() -> list[object]:
         async def put(page: CandlePage) -> None:

@@ -46,14 +46,16 @@ def hold_back(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[threading.E
 
 async def test_queued_is_on_disk_before_it_is_answered(tmp_path: Path, hold_back: Any) -> None:
     async with suite(tmp_path) as s:
+        await s.submit("before", 0, 10)  # what the relay writes at its start is on disk then, and is not what is held
         reached, released = hold_back()
         answer = asyncio.ensure_future(s.submit("r", 0, 10))
         assert await asyncio.to_thread(reached.wait, 60)
         answered, _ = await asyncio.wait({answer}, timeout=0.3)
-        assert not answered and stored(tmp_path, "requests") == []
+        on_disk = stored(tmp_path, "requests")
         released.set()
+        assert not answered and on_disk == ["before"]
         assert (await answer).status == ingest.SubmitResponse.QUEUED
-        assert stored(tmp_path, "requests") == ["r"]
+        assert stored(tmp_path, "requests") == ["before", "r"]
 
 
 async def test_a_dispatch_is_on_disk_before_it_is_sent(tmp_path: Path, hold_back: Any) -> None:
@@ -64,7 +66,8 @@ async def test_a_dispatch_is_on_disk_before_it_is_sent(tmp_path: Path, hold_back
         assert await asyncio.to_thread(reached.wait, 60)
         dispatch = asyncio.ensure_future(ingestor.take())
         received, _ = await asyncio.wait({dispatch}, timeout=0.3)
-        assert not received and stored(tmp_path, "dispatches") == []
+        on_disk = stored(tmp_path, "dispatches")
         released.set()
+        assert not received and on_disk == []
         sent = await dispatch
         assert stored(tmp_path, "dispatches") == [sent.job_id]
