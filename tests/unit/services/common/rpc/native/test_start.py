@@ -49,6 +49,8 @@ async def test_auto_is_native_where_the_package_is() -> None:
     assert type(lifecycle._server(ServiceSettings(transport="auto"), (), ())).__module__.startswith("dexorder_common")
 
 
-def test_the_parts_with_many_calls_choose_by_themselves() -> None:
+def test_the_parts_with_many_calls_choose_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DEXORDER_GATEWAY_TRANSPORT", "DEXORDER_UDSOURCE_TRANSPORT"):  # the night sets them
+        monkeypatch.delenv(name, raising=False)
     assert GatewaySettings().transport == UdsourceSettings().transport == "auto"
     assert ServiceSettings().transport == "grpcio"
