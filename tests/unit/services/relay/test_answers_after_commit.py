@@ -142,8 +142,15 @@ async def udf_to_stop(s: Suite) -> Call:
     return lambda: udf_rpc.UdfRegistryServiceStub(s.channel).StopUdf(udf_pb.StopUdfRequest(name="mine"))
 
 
-async def trigger_events(s: Suite) -> Call:
+async def registered(s: Suite) -> None:
+    """Register a trigger, and wait for the subscription that follows: its commit is not the one to hold."""
     await register(s, "t")
+    while not (await s.relay.realtime.ListRealtime(realtime_pb.ListRealtimeRequest())).subscriptions:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def trigger_events(s: Suite) -> Call:
+    await registered(s)
     (known,) = (await s.relay.trigger.ListTriggers(trigger_pb.ListTriggersRequest())).triggers
     fired = event("e", known.registration)
     return lambda: s.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=[fired]))
@@ -175,17 +182,17 @@ async def triggers_to_register(s: Suite) -> Call:
 
 
 async def trigger_to_delete(s: Suite) -> Call:
-    await register(s, "t")
+    await registered(s)
     return lambda: s.relay.trigger.DeleteTrigger(trigger_pb.DeleteTriggerRequest(trigger_id="t"))
 
 
 async def trigger_to_pause(s: Suite) -> Call:
-    await register(s, "t")
+    await registered(s)
     return lambda: s.relay.trigger.PauseTrigger(trigger_pb.PauseTriggerRequest(trigger_id="t"))
 
 
 async def trigger_to_edit(s: Suite) -> Call:
-    await register(s, "t")
+    await registered(s)
     edit = trigger_pb.EditTriggerRequest(trigger_id="t", parameters={"cooldown": "5"})
     return lambda: s.relay.trigger.EditTrigger(edit)
 
