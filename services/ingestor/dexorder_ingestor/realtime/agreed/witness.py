@@ -21,7 +21,7 @@ _FOREIGN = 10
 _FUTURE_NS = 60 * SECOND_NS
 """A trade of the socket that is more than this ahead of the exchange's clock is a mistake."""
 _DELAY_KEPT_NS = 300 * SECOND_NS
-_LONGEST_DELAY_NS = 60 * SECOND_NS
+LONGEST_DELAY_NS = 60 * SECOND_NS
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class HeardTrades:
 
     def _learn(self, delay_ns: int, now_ns: int) -> None:
         if delay_ns >= self.delay_ns or now_ns > self._delay_at_ns + _DELAY_KEPT_NS:
-            self.delay_ns, self._delay_at_ns = max(0, min(delay_ns, _LONGEST_DELAY_NS)), now_ns
+            self.delay_ns, self._delay_at_ns = max(0, min(delay_ns, LONGEST_DELAY_NS)), now_ns
 
     def lacking_ns(self, settled_ns: int, newest_ns: int) -> int | None:
         """Return the time of the first trade from ``settled_ns`` on that REST has not shown; None without any."""
