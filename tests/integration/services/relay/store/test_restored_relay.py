@@ -169,6 +169,8 @@ async def test_the_pipeline_of_a_restored_relay_gets_all_triggers_that_it_has(tm
     file, copy = tmp_path / "relay.db", tmp_path / "copy.db"
     async with suite(tmp_path) as s:
         await register(s, "t")
+        await register(s, "gone")
+        await s.relay.trigger.DeleteTrigger(tpb.DeleteTriggerRequest(trigger_id="gone"))
     shutil.copyfile(file, copy)
     async with suite(tmp_path) as s:
         await register(s, "lost")
