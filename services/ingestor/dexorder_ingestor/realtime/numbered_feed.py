@@ -97,6 +97,10 @@ class NumberedFeed:
         self._anchor: Anchor | None = None
         self._seam: Seam | None = None
         self._side: OpenGap | None = None
+        self._side_failures = 0
+        """Queries for open gaps that have failed one after the other."""
+        self._side_from_ns = now_ns
+        """Time before which no open gap is queried."""
         self._recorded = self._link = last_number
         self._last: Trade | None = None
         self._asked: tuple[int | None, Trade | None] = None, None
@@ -214,7 +218,7 @@ class NumberedFeed:
 
     def look_at_gaps(self, exchange_ns: int, *, now_ns: int) -> None:
         """Query now if an open gap is due by the exchange's time, unless a more urgent query is."""
-        if len(self.gaps) and not (self._anchor or self._seam or self._sequence.gap):
+        if len(self.gaps) and now_ns >= self._side_from_ns and not (self._anchor or self._seam or self._sequence.gap):
             self._side = self.gaps.due(exchange_ns)
             if self._side is not None:
                 self.ask(now_ns)
@@ -281,7 +285,9 @@ class NumberedFeed:
     def failed(self, *, now_ns: int) -> None:
         """Note that the query got no valid answer; a first trade that no answer confirms is searched again."""
         self.due_ns = now_ns + 2 * _RETRY_NS
-        self._side = None
+        if self._side is not None:  # the gap stays due, so without a wait it would be queried again at once
+            self._side, self._side_failures = None, self._side_failures + 1
+            self._side_from_ns = now_ns + min(_RETRY_NS << min(self._side_failures, 6), _LONGEST_RETRY_NS)
         if self._anchor is None and not self._is_confirmed and self._recorded is None:
             self._search()
 
@@ -385,7 +391,7 @@ class NumberedFeed:
             found.fresh += self._add(new)
 
     def _add_to_gap(self, asked: OpenGap, answer: TradeAnswer, now_ns: int) -> list[Trade]:
-        self._side = None
+        self._side, self._side_failures = None, 0
         self.late += self._close_gaps(answer.trades)
         self.gaps.answered(asked, answer)
         self._set_due(now_ns)

@@ -335,3 +335,19 @@ def test_messages_of_the_socket_do_not_postpone_the_query_about_other_values() -
             feed.received([tape[3 + n]], now_ns=now_ns + 1)
             assert feed.due_ns <= now_ns + SECOND_NS // 2
     assert feed.corrected == [other]
+
+
+def test_a_gap_whose_queries_fail_is_asked_about_less_and_less() -> None:
+    """A delisted market refuses each query at once, and its gap stays due: it takes no calls from other markets."""
+    span = TimeRange(BEGIN_NS, BEGIN_NS + 10 * SECOND_NS)
+    skipped = ProvisionalSpan(span, ProvisionalReason.MISSING_IDS, str(FIRST - 9), str(FIRST - 5), since_ns=BEGIN_NS)
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, FIRST, now_ns=0, provisional=[skipped])
+    asked = []
+    for now_ns in range(0, 300 * SECOND_NS, SECOND_NS // 20):
+        feed.look_at_gaps(BEGIN_NS + 3_600 * SECOND_NS + now_ns, now_ns=now_ns)
+        if now_ns >= feed.due_ns:
+            feed.query()
+            feed.failed(now_ns=now_ns)
+            asked.append(now_ns)
+    assert asked, "it is due"
+    assert len(asked) <= 300, "one a second: that is what a feed without a gap asks"
