@@ -33,7 +33,7 @@ SOURCES = (
 """Folders on the path of Python, before the installed package."""
 TIERS = ("unit", "integration", "conformance", "smoke")
 GATE = "not nightly and not soak"
-"""Examples of a test that run first; if they notice nothing, those of the night do."""
+"""Examples of a test that run first; if they notice nothing, those of the night run."""
 TIMEOUT_SECONDS = 900
 """Limit of a run; a test has a shorter one of its own, after which it fails."""
 

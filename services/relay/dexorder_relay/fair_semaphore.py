@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from dexorder_common.model.errors import Exhausted
+from dexorder_common.rpc.identity import current_client
 
 RETRY_SECONDS = 1.0
+T = TypeVar("T")
 
 
 class FairSemaphore:
@@ -37,6 +40,11 @@ class FairSemaphore:
             yield
         finally:
             self._leave()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run a function in a thread, in the turn of the caller of the current RPC; Exhausted as ``place``."""
+        async with self.place(current_client()):
+            return await asyncio.to_thread(work)
 
     async def _take(self, client_id: str) -> None:
         if self._free:

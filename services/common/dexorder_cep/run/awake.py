@@ -19,7 +19,8 @@ from dexorder_cep.run.thresholds import Thresholds, holds
 
 Run = PlainRun | MatchRun | DerivedRun
 OtherRun = MatchRun | DerivedRun
-_MANY = 1_000
+MANY = 1_000
+"""Entries removed from a dict at once after which it is copied: it keeps the memory of deleted entries."""
 
 
 class AwakeRuns:
@@ -107,7 +108,7 @@ class AwakeRuns:
             elif order not in self._listed:
                 self._listed.add(order)
                 new.append(run)
-        if len(rested) + len(new) > _MANY:  # a dict keeps the memory of its deleted entries
+        if len(rested) + len(new) > MANY:
             self._plain, self._others, self._guarded = dict(self._plain), dict(self._others), dict(self._guarded)
             self._alerts = dict(self._alerts)
         self._quiet.add(new)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from dexorder_cep.compile.trigger import CompiledTrigger
-from dexorder_cep.run.awake import AwakeRuns, OtherRun, Run
+from dexorder_cep.run.awake import MANY, AwakeRuns, OtherRun, Run
 from dexorder_cep.run.delivery import Heard, Registration
 from dexorder_cep.run.running import RunningCandles, RunningRun
 from dexorder_cep.run.runs import PlainRun, start_run
@@ -18,7 +18,6 @@ from dexorder_common.model.times import SECOND_NS
 
 MARKS_NS = 600 * SECOND_NS
 """Time for which it is known when a record was settled, for registrations that arrive late."""
-_MANY = 1_000
 Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
 """Delay in milliseconds and order of rows of one time: the streams of a series differ in them."""
 
@@ -99,8 +98,8 @@ class StreamRuns:
         rested = self.awake.settle(row)
         for alert in rested:
             del self.plain[alert.trigger_id]
-        if len(rested) > _MANY:
-            self.plain = dict(self.plain)  # a dict keeps the memory of its deleted entries
+        if len(rested) > MANY:
+            self.plain = dict(self.plain)
 
     def rouse(self, registration: Registration) -> None:
         """Give an alert a run, if it is at rest, which ends. This is between two rows, so that no row has woken it."""

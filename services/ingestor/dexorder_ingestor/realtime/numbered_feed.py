@@ -46,6 +46,11 @@ _NEAR = 20_000
 """Numbers that a market may use up in this time."""
 
 
+def _pause_ns(times: int) -> int:
+    """Return the time until the next query after so many in a row that brought nothing new."""
+    return min(_RETRY_NS << min(times, 6), _LONGEST_RETRY_NS)
+
+
 class NumberedFeed:
     """The state of one market's trades. ``now_ns`` is of the monotonic clock."""
 
@@ -287,7 +292,7 @@ class NumberedFeed:
         self.due_ns = now_ns + 2 * _RETRY_NS
         if self._side is not None:  # the gap stays due, so without a wait it would be queried again at once
             self._side, self._side_failures = None, self._side_failures + 1
-            self._side_from_ns = now_ns + min(_RETRY_NS << min(self._side_failures, 6), _LONGEST_RETRY_NS)
+            self._side_from_ns = now_ns + _pause_ns(self._side_failures)
         if self._anchor is None and not self._is_confirmed and self._recorded is None:
             self._search()
 
@@ -352,7 +357,7 @@ class NumberedFeed:
         The first message after it starts the search again, if it has missed a place where numbers have started again.
         """
         found.add(answer.trades, full=answer.full, clock_ns=answer.clock_ns)
-        self.due_ns = now_ns + (0 if found.is_over else min(_RETRY_NS << min(found.behind, 6), _LONGEST_RETRY_NS))
+        self.due_ns = now_ns + (0 if found.is_over else _pause_ns(found.behind))
         if not found.is_over:
             return []
         self._seam = None
@@ -485,7 +490,7 @@ class NumberedFeed:
         if self._sequence.gap is None:
             return 0
         agreed = self._agreed[1] if self._agreed and self._agreed[0] == self._sequence.gap else 0
-        return min(_RETRY_NS << agreed, _LONGEST_RETRY_NS)
+        return _pause_ns(agreed)
 
     def _agree(self, gap: Gap, clock_ns: int) -> list[Trade]:
         """Count an answer without the first missing number; continue without the gap if enough of them agree."""

@@ -5,7 +5,6 @@ Rows are read window by window, so that an answer of any length needs the memory
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -22,7 +21,7 @@ from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.history_messages import MAX_UINT32
-from dexorder_common.rpc.identity import Caller, current_client
+from dexorder_common.rpc.identity import Caller
 from dexorder_protos.dexorder.ingest.v1.ingest_pb2 import Response
 from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.reading.rows import CANDLE_COLUMNS, CandleRows
@@ -74,11 +73,11 @@ class OhlcAnswers:
 
     async def _rows(self, request: HistoryRequest, end: Outcome) -> AsyncGenerator[Response, None]:
         span = TimeRange(request.start_ns, end.end_ns)
-        rows = await self._in_turn(lambda: self._reader.candles(end.snapshot_id))
+        rows = await self._turns.in_thread(lambda: self._reader.candles(end.snapshot_id))
         total = end.row_count
         if rows.snapshot_id != end.snapshot_id:  # that one has expired
             compare = partial(compare_rows, rows, request.series, span, [], [], request.limit)
-            now = (await self._in_turn(compare)).found
+            now = (await self._turns.in_thread(compare)).found
             total = now.rows if request.limit is None else min(now.rows, request.limit)
             error = describe_wrong(now, request.series)
             if total < end.row_count:
@@ -91,7 +90,7 @@ class OhlcAnswers:
         for window in split_by_periods(span, request.period_seconds, WINDOW_PERIODS):
             if sent == total:
                 break
-            found = await self._in_turn(partial(_encoded, rows, request.series, window, total - sent))
+            found = await self._turns.in_thread(partial(_encoded, rows, request.series, window, total - sent))
             sent += len(found)
             pending += found
             while len(pending) > self._page_candles:  # candles that fill one page exactly may be the last page
@@ -100,10 +99,6 @@ class OhlcAnswers:
         if sent != total:
             raise Unavailable(f"{OHLC.name} gave {sent} of {total} rows at snapshot {rows.snapshot_id}")
         yield make_page(data=pending, is_final=True)
-
-    async def _in_turn(self, read: Callable[[], T]) -> T:
-        async with self._turns.place(current_client()):
-            return await asyncio.to_thread(read)
 
 
 def _encoded(rows: CandleRows, series: Series, window: TimeRange, limit: int) -> list[bytes]:

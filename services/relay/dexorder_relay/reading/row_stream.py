@@ -6,7 +6,6 @@ together the memory of a few (`HeldWindows`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -19,7 +18,6 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.rpc.identity import current_client
 from dexorder_protos.dexorder.relay.v1.rows_service_pb2 import StreamRowsResponse
 from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.reading.held_windows import HeldWindow, HeldWindows
@@ -58,18 +56,18 @@ class RowStreams:
         return self._stream(partial(self._reader.market, series.dataset, snapshot_id), plan, series.dataset.table)
 
     async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
-        rows = await self._in_turn(open_table)
+        rows = await self._turns.in_thread(open_table)
         yield StreamRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
-        planned = await self._in_turn(partial(plan, rows))
+        planned = await self._turns.in_thread(partial(plan, rows))
         yield StreamRowsResponse(row_count=planned.rows)
         sent, held = 0, self._held
         with held.stream() as window:
             for read in planned.parts:
-                held.hold(window, await self._in_turn(partial(_whole, read)))
+                held.hold(window, await self._turns.in_thread(partial(_whole, read)))
                 at, end = 0, window.table.num_rows if window.table is not None else 0
                 while at < end:
                     if window.table is None:  # dropped while the client did not read
-                        held.hold(window, await self._in_turn(partial(_whole, read)))
+                        held.hold(window, await self._turns.in_thread(partial(_whole, read)))
                     data, count = self._message(window, at)
                     at += count
                     yield StreamRowsResponse(data=data)
@@ -84,10 +82,6 @@ class RowStreams:
         self._held.used(window)
         (batch,) = part.to_batches()
         return batch.serialize().to_pybytes(), part.num_rows
-
-    async def _in_turn(self, read: Callable[[], T]) -> T:
-        async with self._turns.place(current_client()):
-            return await asyncio.to_thread(read)
 
 
 def _whole(read: Callable[[], pa.Table]) -> pa.Table:

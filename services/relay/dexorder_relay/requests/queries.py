@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -14,7 +15,6 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.rpc.identity import current_client
 from dexorder_relay.access import unknown_request
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state.history import progress
@@ -162,8 +162,7 @@ class RequestQueries:
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
         """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""
-        async with self._table_reads.place(current_client()):
-            rows = await asyncio.to_thread(self._reader.pages, series, span)
+        rows = await self._table_reads.in_thread(partial(self._reader.pages, series, span))
         retractions = self._state.retractions.get(series)
         return [
             CoveragePage(

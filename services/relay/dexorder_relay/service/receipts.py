@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.errors import InvalidRequest, NotFound
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.common_messages import decode_series, encode_series
-from dexorder_common.rpc.identity import current_caller, current_client
+from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.relay.v1 import rows_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
@@ -85,8 +84,7 @@ class ReceiptRpcs:
             with accessible(OHLC, "read or changed"):
                 return work()
 
-        async with self._one.place(current_client()):
-            return await asyncio.to_thread(guarded)
+        return await self._one.in_thread(guarded)
 
     def _decode(self, message: pb.Receipt, client_id: str, now_ns: int) -> KeptReceipt:
         if not _ID.fullmatch(message.receipt_id):

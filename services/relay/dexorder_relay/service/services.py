@@ -70,8 +70,10 @@ def compose(service: ServiceDescriptor, *parts: object, turns: ReadTurns | None 
         if len(found) != 1:
             raise TypeError(f"{service.name}.{name} is a method of {len(found)} parts instead of one")
         (part,) = found
-        waits = turns and only_reads(method) and not isinstance(part, ReceiptRpcs)
-        methods[name] = turns.around(getattr(part, name)) if turns and waits else getattr(part, name)
+        handler = getattr(part, name)
+        if turns and only_reads(method) and not isinstance(part, ReceiptRpcs):
+            handler = turns.around(handler)
+        methods[name] = handler
     return SimpleNamespace(**methods)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
 from dexorder_common.model.time_range import TimeRange, intersect, merge
-from dexorder_common.rpc.identity import Caller, current_client
+from dexorder_common.rpc.identity import Caller
 from dexorder_relay.fair_semaphore import FairSemaphore
 from dexorder_relay.reading.rows import RowSummary
 from dexorder_relay.requests.context import Context
@@ -218,7 +218,7 @@ class Verifier:
             InvalidRequest: A request exceeds a quota by itself; the table is unchanged.
             Unavailable: A table or the store cannot be read or written now.
         """
-        look = await self._read(lambda: self._mender.look(series, found.wrong, found.unexpected))
+        look = await self._one_window.in_thread(lambda: self._mender.look(series, found.wrong, found.unexpected))
         covered = self._state.covered(series)
         claimed = [part for each in (*found.lost, *found.unexpected, *differing) for part in covered.within(each)]
         again = merge([*claimed, *look.unsure])[:MAX_REPAIRED_RANGES]
@@ -236,7 +236,7 @@ class Verifier:
 
         async def remove() -> None:
             nonlocal removed
-            removed = await self._read(lambda: self._mender.mend(look, spans, verify_id))
+            removed = await self._one_window.in_thread(lambda: self._mender.mend(look, spans, verify_id))
 
         log.error(DIFFERENCES, verify_id=verify_id, **series.encode(), again=len(spans), windows=len(look.windows))
         await self._submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
@@ -251,7 +251,7 @@ class Verifier:
             [TimeRange(requested.start_ns, min(ends)), TimeRange(max(ends), requested.end_ns)] if ends else [requested]
         )
         for part in filter(None, around):
-            found = await self._read(partial(self._summary_of, series, part))
+            found = await self._one_window.in_thread(partial(self._summary_of, series, part))
             if found.rows:
                 first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in found[1:])
                 ends += [first_ns, next_open(last_ns, series.period_seconds)]
@@ -267,8 +267,4 @@ class Verifier:
             times = self._reader.candles(anew=True).times(series, window)
             return compare(times, covered, empty, series.period_seconds)
 
-        return await self._read(read)
-
-    async def _read(self, read: Callable[[], T]) -> T:
-        async with self._one_window.place(current_client()):
-            return await asyncio.to_thread(read)
+        return await self._one_window.in_thread(read)

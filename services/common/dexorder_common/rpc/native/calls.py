@@ -35,8 +35,6 @@ from dexorder_common.rpc.native.metadata import parse_timeout
 from dexorder_common.rpc.native.methods import Method
 
 log = structlog.get_logger(__name__)
-
-
 _UNREAD = "too many bytes of answers on this connection wait for their client to read"
 
 
@@ -108,7 +106,7 @@ class Call(CallContext):
 
     def writable(self) -> None:
         """Note that the sent data has left."""
-        self._wait(0)
+        self._note_unread(0)
         resolve(self._room)
         if self._task is None and not self._is_gone:  # the answer was sent, its status waited for it
             self._finish()
@@ -220,7 +218,7 @@ class Call(CallContext):
             if sent:
                 self._finish()
         if sent is False:
-            self._wait(len(message))
+            self._note_unread(len(message))
         return sent is not False
 
     def _fail(self, error: BaseException) -> None:
@@ -275,7 +273,7 @@ class Call(CallContext):
             self._line.hold(-self._held)
             self._held = 0
         if self._unread:
-            self._wait(0)
+            self._note_unread(0)
         self._line.ended(self._stream)
         callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
@@ -329,12 +327,12 @@ class Call(CallContext):
         if not self._line.has_room(len(data)):
             raise Exhausted(_UNREAD)
         if framed and not self._line.data(self._stream, data):
-            self._wait(len(data))
+            self._note_unread(len(data))
 
-    def _wait(self, size: int) -> None:
+    def _note_unread(self, size: int) -> None:
         """Note how many bytes of answers wait for the client."""
         more, self._unread = size - self._unread, size
-        self._line.wait(more)
+        self._line.note_unread(more)
 
     async def _until_writable(self) -> None:
         if self._room is None or self._room.done():

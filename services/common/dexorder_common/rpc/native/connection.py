@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
         """Return whether so many more bytes of answers may wait for the client."""
         return self._unread + size <= self.limits.max_unread_bytes
 
-    def wait(self, size: int) -> None:
+    def note_unread(self, size: int) -> None:
         """Count bytes of answers that wait; they have left or were dropped if it is negative."""
         self._unread += size
 

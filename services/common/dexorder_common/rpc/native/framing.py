@@ -67,7 +67,7 @@ class Deframer:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> bool:
-        """Add bytes; return whether `take` has a message, with the errors of `take`."""
+        """Add bytes; return whether `take` has a message. Raises what `take` would raise."""
         self._buffer += data
         return 0 < self._first_size() <= len(self._buffer)
 

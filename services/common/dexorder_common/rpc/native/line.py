@@ -48,7 +48,7 @@ class Line(Caller, Protocol):
     def has_room(self, size: int) -> bool:
         """Return whether so many more bytes of answers may wait for the client."""
 
-    def wait(self, size: int) -> None:
+    def note_unread(self, size: int) -> None:
         """Count bytes of answers that wait; they have left or were dropped if it is negative."""
 
     def ended(self, stream: int) -> None:

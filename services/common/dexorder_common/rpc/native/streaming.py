@@ -34,10 +34,10 @@ class StreamingCall(Call):
         is_whole = self._deframer.feed(body)
         self._hold(self._deframer.pending)
         self._is_ended = ended
-        if not (is_whole or ended):  # the rest of a message may be larger than the stream's window
-            self._line.consume(self._stream)
         if is_whole or ended:
             resolve(self._reader)
+        else:  # the rest of a message may be larger than the stream's window
+            self._line.consume(self._stream)
 
     def __aiter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ _FUTURE_NS = 60 * SECOND_NS
 """A trade of the socket that is more than this ahead of the exchange's clock is a mistake."""
 _DELAY_KEPT_NS = 300 * SECOND_NS
 LONGEST_DELAY_NS = 60 * SECOND_NS
+"""A longer delay of REST counts as this one."""
 
 
 @dataclass(slots=True)
