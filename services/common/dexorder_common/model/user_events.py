@@ -65,14 +65,10 @@ def id_problem(name: str, value: str) -> str:
     """Return why a value can't be the id ``name``; empty if it can."""
     if not value:
         return f"{name} is missing"
-    if "\x00" in value:
-        return f"{name} has a NUL"
     if len(value) > MAX_ID_CHARACTERS:
         return f"{name} is longer than {MAX_ID_CHARACTERS} characters"
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return f"{name} can't be encoded as UTF-8"
+    if not value.isprintable():  # a control character, a line break, half of a surrogate pair
+        return f"{name} has the unprintable character {next(each for each in value if not each.isprintable())!a}"
     return ""
 
 

@@ -163,8 +163,8 @@ class ContactService(rpc.ContactServiceServicer):
         check_request(request)
         user_id = request.user_id
         if own is None:
-            if not 0 < len(user_id.encode()) <= MAX_USER_ID_BYTES or "\0" in user_id:
-                raise InvalidRequest(f"user_id does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
+            if not 0 < len(user_id.encode()) <= MAX_USER_ID_BYTES or not user_id.isprintable():
+                raise InvalidRequest(f"user_id does not have 1 to {MAX_USER_ID_BYTES} bytes, all printable")
             return user_id
         if user_id not in ("", own):
             raise NotAllowed("a user may only access their own contacts")

@@ -99,8 +99,8 @@ class TokenVerifier:
         except jwt.PyJWTError as error:
             raise Unauthenticated(_reason(error)) from None
         user_id = claims["sub"]
-        if not 0 < len(user_id.encode(errors="replace")) <= MAX_USER_ID_BYTES or "\0" in user_id:
-            raise Unauthenticated(f"the token's sub does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
+        if not 0 < len(user_id.encode(errors="replace")) <= MAX_USER_ID_BYTES or not user_id.isprintable():
+            raise Unauthenticated(f"the token's sub does not have 1 to {MAX_USER_ID_BYTES} bytes, all printable")
         return TokenUser(user_id, self._expiry_ns(claims))
 
     def _expiry_ns(self, claims: Mapping[str, Any]) -> int:

@@ -18,12 +18,16 @@ from dexorder_common.model.user_events import id_problem, payload_problem
         ("a", ""),
         ("é" * 256, ""),
         ("", "user_id is missing"),
-        ("a\x00b", "user_id has a NUL"),
+        ("a b", ""),
+        ("a\x00b", r"user_id has the unprintable character '\x00'"),
+        ("a\n", r"user_id has the unprintable character '\n'"),
+        ("\x1b[2J", r"user_id has the unprintable character '\x1b'"),
+        ("a\u202eb", r"user_id has the unprintable character '\u202e'"),
         ("u" * 257, "user_id is longer than 256 characters"),
-        ("\ud800", "user_id can't be encoded as UTF-8"),
+        ("\ud800", r"user_id has the unprintable character '\ud800'"),
     ],
 )
-def test_an_id_has_1_to_256_characters_of_utf8_without_nul(value: str, problem: str) -> None:
+def test_an_id_has_1_to_256_printable_characters(value: str, problem: str) -> None:
     assert id_problem("user_id", value) == problem
 
 

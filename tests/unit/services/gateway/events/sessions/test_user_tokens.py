@@ -71,6 +71,7 @@ def test_a_valid_token_authenticates_its_user_until_it_expires(folder: Path) -> 
         ({"aud": ["another", "third"]}, "aud is not the expected one"),
         ({"sub": ""}, "sub does not have 1 to 256 bytes"),
         ({"sub": "a\0b"}, "sub does not have 1 to 256 bytes"),
+        ({"sub": "a\nb"}, "sub does not have 1 to 256 bytes, all printable"),
         ({"sub": "é" * 129}, "sub does not have 1 to 256 bytes"),
         ({"kid": None}, "kid is not the name of a known key"),
         ({"kid": "../desk"}, "kid is not the name of a known key"),
