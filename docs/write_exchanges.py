@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dexorder_ingestor.exchange.answers import MARKET
-from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, Dialect, Remedy
+from dexorder_ingestor.exchange.dialect import Dialect, Remedy
 from dexorder_ingestor.exchange.dialects import default, dialect_modules, dialect_of
 
 PAGE = Path(__file__).with_name("exchanges.md")
@@ -43,7 +43,8 @@ def candle_rows() -> Iterator[list[str]]:
         "number of trades",
     ]
     for name, dialect in dialects().items():
-        facts, columns = dialect.candles, dialect.candles.columns or CCXT_COLUMNS
+        facts = dialect.candles
+        columns = facts.columns or facts.linear_columns or facts.inverse_columns or (None,) * 8
         from_trades = dialect.history == "trades"
         place = ".".join(map(str, facts.rows_at or ())).replace(MARKET, "<market>")
         limit = f"{facts.limit:,}{' candles, over several calls' if from_trades else ''}"

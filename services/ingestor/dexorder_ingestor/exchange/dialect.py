@@ -17,9 +17,8 @@ from dexorder_common.model.datasets import Dataset
 from dexorder_ingestor.exchange.answers import MARKET, Path, at
 from dexorder_ingestor.exchange.trades import TradeRow, TradeSeries
 
-Columns = tuple[int | None, ...]
-"""Indexes in a row: open time (milliseconds), open, high, low, close, volume, quote volume, number of trades."""
-CCXT_COLUMNS: Columns = (0, 1, 2, 3, 4, 5, None, None)
+Columns = tuple[int | str | None, ...]
+"""Indexes in a row, or keys of it: open time, open, high, low, close, volume, quote volume, number of trades."""
 TradeReader = Callable[[list[Any], Any, int], list[TradeRow]]
 """Reads the raw rows of an answer, with the whole answer and the queried time; raises BadAnswer."""
 
@@ -61,13 +60,15 @@ class CandleFacts:
         wide: A window may span more periods than that; its oldest candles are returned then. Only for exchanges known
             to do so: one that returns the newest, or cuts the window, would make holes look empty.
         narrow: Returns whether a market of ccxt is an exception to ``wide``.
-        reaches_back: ccxt starts some queries a call's reach before the end of the window and drops the rows before the
-            window, which is not a fault then. ``columns`` and ``linear_columns`` must be None.
+        reaches_back: ccxt starts some queries a call's reach before the end of the window. Rows before the window are
+            left out, which is a fault elsewhere.
         read_trades: Reads the raw trades from which candles are built; None if history is the exchange's own candles.
         rows_at: Path of the rows in an answer; None if it is not known.
         columns: Columns of raw rows of spot markets; None leaves reading them to ccxt, which drops quote volume and
             number of trades.
         linear_columns: The same for linear derivatives.
+        inverse_columns: The same for inverse derivatives.
+        time_unit_ms: Milliseconds of the unit of open times in raw rows.
         symbol_at: Path of the market's name in an answer, if it is not a part of ``rows_at``.
         running: Index and value of the mark in a raw row that its candle is still open.
         volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
@@ -86,6 +87,8 @@ class CandleFacts:
     rows_at: Path | None = None
     columns: Columns | None = None
     linear_columns: Columns | None = None
+    inverse_columns: Columns | None = None
+    time_unit_ms: int = 1
     symbol_at: Path | None = None
     running: tuple[int, str] | None = None
     volume_tolerance: float | None = None
@@ -101,7 +104,9 @@ class CandleFacts:
         """Return the columns of a market's raw rows, if they are known; ``market`` is ccxt's."""
         if market.get("spot"):
             return self.columns
-        return self.linear_columns if market.get("linear") and not market.get("option") else None
+        if market.get("option"):
+            return None
+        return self.linear_columns if market.get("linear") else self.inverse_columns if market.get("inverse") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from dexorder_common.model.periods import floor_to_grid, next_open, open_times
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
 from dexorder_ingestor.exchange.answers import MARKET, MS_NS, BadAnswer, at
-from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CandleFacts, Columns
+from dexorder_ingestor.exchange.dialect import CandleFacts, Columns
 
 _COLUMNS = 6
+_CCXT_COLUMNS: Columns = (0, 1, 2, 3, 4, 5, None, None)
 _DAY_SECONDS = 86_400
 _EXACT_MS = 2**43
 """Milliseconds below this are exact as floats, and fit 64 bits as nanoseconds."""
@@ -57,12 +58,16 @@ def check_rows(facts: CandleFacts, raw: Any, rows: Any, market_id: str) -> list[
     return found
 
 
-def check_reach(rows: Iterable[Any], reach: TimeRange) -> None:
-    """Raise BadAnswer unless all raw rows open in a range; some open before the window, where ccxt queried too."""
+def rows_from(start_ns: int, rows: Iterable[Any], reach: TimeRange) -> list[Any]:
+    """Return the raw rows that do not open before a time; BadAnswer unless all open in the queried range."""
+    found = []
     for row in rows:
         time_ns = _open_time([_number(row[0])]) if isinstance(row, list) and row else None
         if time_ns is None or not reach.start_ns <= time_ns < reach.end_ns:
             raise BadAnswer(f"row {str(row)[:80]} opens outside the queried range {reach}", kind="window")
+        if time_ns >= start_ns:
+            found.append(row)
+    return found
 
 
 def check_market(facts: CandleFacts, raw: Any, market_id: str) -> None:
@@ -94,14 +99,16 @@ def read_candles(
     window: TimeRange,
     period_seconds: int,
     *,
-    columns: Columns = CCXT_COLUMNS,
+    columns: Columns | None = None,
+    time_unit_ms: int = 1,
     skip: Collection[int] = (),
 ) -> list[Candle]:
     """Return the candles of OHLCV rows. Equal duplicates are dropped.
 
     Args:
-        columns: Where a row has its open time in milliseconds, open, high, low, close, volume, and perhaps quote
-            volume and number of trades; by default ccxt's rows.
+        columns: Where a row has its open time, open, high, low, close, volume, and perhaps quote volume and number of
+            trades; None for rows that ccxt has made.
+        time_unit_ms: Milliseconds of the unit of open times.
         skip: Open times of candles that are known to be faulty, and left out.
     Raises:
         BadAnswer: The answer as a whole is not a list of candles of the window; or, with ``opens``, some rows are not
@@ -110,32 +117,35 @@ def read_candles(
     """
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
         raise BadAnswer(f"the answer is a {type(rows).__name__}, not a list of candles")
-    if not skip and (valid := _read_valid(rows, window, period_seconds, columns)) is not None:
+    if not skip and (valid := _read_valid(rows, window, period_seconds, columns, time_unit_ms)) is not None:
         return valid
-    return _Reader(window, period_seconds, columns, skip).read(rows)
+    return _Reader(window, period_seconds, columns, time_unit_ms, skip).read(rows)
 
 
-def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int, columns: Columns) -> list[Candle] | None:
+def _read_valid(
+    rows: Sequence[Any], window: TimeRange, period_seconds: int, columns: Columns | None, time_unit_ms: int
+) -> list[Candle] | None:
     """Return the candles of faultless rows, checked column by column; None if the rows need a closer look."""
-    if not rows or period_seconds > _DAY_SECONDS or set(map(type, rows)) != {list}:
+    if not rows or period_seconds > _DAY_SECONDS:
         return None
-    of_ccxt = columns == CCXT_COLUMNS
+    of_ccxt, columns = columns is None, columns or _CCXT_COLUMNS
     try:
-        given = list(zip(*rows, strict=True))
-        if of_ccxt and len(given) != _COLUMNS:
+        given = _columns_of(rows, columns)
+        if given is None or (of_ccxt and len(rows[0]) != _COLUMNS):
             return None
-        numbers = [_numbers(given[place], texts=not of_ccxt) for place in columns if place is not None]
+        numbers = [_numbers(column, texts=not of_ccxt) for column in given]
         if any(len(column) != len(rows) for column in numbers):  # a text was "1,2"
             return None
         table = np.array(numbers)
-    except (IndexError, OverflowError, TypeError, ValueError):
+    except (IndexError, KeyError, OverflowError, TypeError, ValueError):
         return None
     times_ms, opened, high, low, close, *_ = table
+    times_ms *= time_unit_ms
     if not (np.abs(table) <= _MAX_VALUE).all() or not (times_ms < _EXACT_MS).all():  # false for NaN
         return None
     whole_ms = times_ms.astype(np.int64)
     if len(whole_ms) > 1 and whole_ms[0] > whole_ms[-1] and not of_ccxt:  # ccxt sorts its rows
-        return _read_valid(rows[::-1], window, period_seconds, columns)
+        return _read_valid(rows[::-1], window, period_seconds, columns, time_unit_ms)
     first_ms, step_ms = -(-window.start_ns // MS_NS), period_seconds * 1_000
     valid = (
         (whole_ms == times_ms).all()
@@ -156,6 +166,17 @@ def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int, col
     return list(map(Candle, (whole_ms * MS_NS).tolist(), *numbers[1:_COLUMNS], quotes, trades))
 
 
+def _columns_of(rows: Sequence[Any], columns: Columns) -> list[Sequence[Any]] | None:
+    """Return the columns of rows that are all lists of one length, or all objects; None if they are not."""
+    kinds = set(map(type, rows))
+    if kinds == {list}:
+        given = list(zip(*rows, strict=True))
+        return [given[place] for place in columns if isinstance(place, int)]
+    if kinds == {dict}:
+        return [[row[place] for row in rows] for place in columns if place is not None]
+    return None
+
+
 def _numbers(values: Sequence[Any], *, texts: bool) -> list[float]:
     """Return a column as floats; TypeError or ValueError if they are not numbers or, with ``texts``, texts of these."""
     kinds = set(map(type, values))
@@ -170,10 +191,13 @@ def _numbers(values: Sequence[Any], *, texts: bool) -> list[float]:
 class _Reader:
     """Reads rows one by one and finds the faulty ones."""
 
-    def __init__(self, window: TimeRange, period_seconds: int, columns: Columns, skip: Collection[int]) -> None:
+    def __init__(
+        self, window: TimeRange, period_seconds: int, columns: Columns | None, time_unit_ms: int, skip: Collection[int]
+    ) -> None:
         self._window = window
         self._period = period_seconds
         self._columns = columns
+        self._time_unit_ms = time_unit_ms
         self._skip = skip
         self._faults: dict[int, str] = {}
 
@@ -192,7 +216,7 @@ class _Reader:
                 readable.append((time_ns, values, row))
         for place, row in unreadable:
             self._note_unreadable(place, row, [time_ns for time_ns, *_ in readable])
-        if len(readable) > 1 and readable[0][0] > readable[-1][0] and self._columns != CCXT_COLUMNS:
+        if len(readable) > 1 and readable[0][0] > readable[-1][0] and self._columns is not None:
             readable.reverse()
         last_ns = -1
         for time_ns, values, row in readable:
@@ -205,12 +229,18 @@ class _Reader:
 
     def _values(self, row: Any) -> list[Any]:
         """Return the eight values of a row; none if it is not a row."""
-        if self._columns == CCXT_COLUMNS:
+        if self._columns is None:
             return [*row, None, None] if isinstance(row, (list, tuple)) and len(row) == _COLUMNS else []
-        used = max(place for place in self._columns if place is not None)
-        if not isinstance(row, (list, tuple)) or len(row) <= used:
+        if not isinstance(row, (list, tuple, dict)):
             return []
-        return [None if place is None else _number(row[place]) for place in self._columns]
+        places: Any = row
+        try:
+            values = [None if place is None else _number(places[place]) for place in self._columns]
+        except (IndexError, KeyError, TypeError):
+            return []
+        if isinstance(values[0], bool) or not isinstance(values[0], (int, float)):
+            return []
+        return [values[0] * self._time_unit_ms, *values[1:]]
 
     def _add(self, time_ns: int, values: list[Any], row: Any, candles: dict[int, Candle]) -> None:
         open_ns = floor_to_grid(time_ns, self._period)

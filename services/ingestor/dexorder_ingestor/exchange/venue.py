@@ -31,7 +31,7 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.answers import MS_NS, Attempts, BadAnswer
 from dexorder_ingestor.exchange.archive import Archive
-from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
 from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.failures import (
     PARSER_ERRORS,
@@ -49,7 +49,7 @@ from dexorder_ingestor.exchange.listing import list_instruments
 from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
 from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.trades import TradeQuery
-from dexorder_ingestor.exchange.validation import check_reach, check_rows, read_candles
+from dexorder_ingestor.exchange.validation import check_rows, read_candles, rows_from
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.traces import call_span
 
@@ -350,8 +350,14 @@ class CcxtSession:
             raw_rows = self.raw_rows(symbol, rows)
             if facts.reaches_back:
                 reach_ns = max(0, next_open(window.end_ns, period_seconds, -limit))
-                check_reach(raw_rows, TimeRange(min(reach_ns, window.start_ns), window.end_ns))
-            return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
+                reach = TimeRange(min(reach_ns, window.start_ns), window.end_ns)
+                raw_rows = rows_from(window.start_ns, raw_rows, reach)
+            if columns is not None:
+                rows = raw_rows
+            unit_ms = facts.time_unit_ms
+            return read_candles(
+                rows, window, period_seconds, columns=columns, time_unit_ms=unit_ms, skip=skip
+            ), fetched_ns
 
         return await self.query(f"{symbol} {timeframe} {window}", fetch)
 

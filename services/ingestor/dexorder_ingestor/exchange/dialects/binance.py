@@ -37,6 +37,8 @@ from dexorder_ingestor.exchange.dialect import (
 from dexorder_ingestor.exchange.trades import TradeSeries
 
 _COLUMNS: Columns = (0, 1, 2, 3, 4, 5, 7, 8)
+INVERSE_COLUMNS: Columns = (0, 1, 2, 3, 4, 7, None, 8)
+"""Of inverse markets: the sixth column counts contracts, and the eighth is the volume in the base currency."""
 
 
 def _returns_newest(market: Mapping[str, Any]) -> bool:
@@ -58,6 +60,7 @@ DIALECT = Dialect(
         rows_at=(),
         columns=_COLUMNS,
         linear_columns=_COLUMNS,
+        inverse_columns=INVERSE_COLUMNS,
         volume_tolerance=1e-12,
         quote_is_sum=True,
         publish_seconds=30.0,

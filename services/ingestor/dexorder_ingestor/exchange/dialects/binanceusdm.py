@@ -4,7 +4,7 @@ Trades are aggregates of fills (`aggTrades`), like in spot markets: their number
 socket and in REST, and `fromId` queries them by number. Fills of the insurance fund and of automatic deleveraging are
 not in aggregates (its documentation), and therefore not in candles that are built from trades.
 
-For its candles only ccxt's features are used. The same codes heal as at Binance.
+Rows of candles have Binance's columns; nothing else about its candles is used. The same codes heal as at Binance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dexorder_ingestor.exchange.dialects.binance import DIALECT as SPOT
 
 DIALECT = Dialect(
     "binanceusdm",
-    candles=CandleFacts(500, rows_at=()),
+    candles=CandleFacts(500, rows_at=(), linear_columns=SPOT.candles.linear_columns),
     trades=SPOT.trades,
     errors=SPOT.errors,
 )

@@ -18,12 +18,21 @@ newest are used: at most 1,000.
 
 from __future__ import annotations
 
-from dexorder_ingestor.exchange.dialect import CandleFacts, Dialect, ErrorFacts, HealingCode, Remedy
+from dexorder_ingestor.exchange.dialect import CandleFacts, Columns, Dialect, ErrorFacts, HealingCode, Remedy
 from dexorder_ingestor.exchange.trades import TradeSeries
+
+_COLUMNS: Columns = (0, 1, 2, 3, 4, 5, None, None)
 
 DIALECT = Dialect(
     "bitget",
-    candles=CandleFacts(200, reaches_back=True, rows_at=("data",)),
+    candles=CandleFacts(
+        200,
+        reaches_back=True,
+        rows_at=("data",),
+        columns=_COLUMNS,
+        linear_columns=_COLUMNS,
+        inverse_columns=(0, 1, 2, 3, 4, 6, None, None),
+    ),
     trades=TradeSeries(ascending=True, by_time=False),
     errors=ErrorFacts(
         codes_at=(("code",), ("err_code",)),

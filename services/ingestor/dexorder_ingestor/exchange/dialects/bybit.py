@@ -34,6 +34,7 @@ DIALECT = Dialect(
         rows_at=("result", "list"),
         columns=_COLUMNS,
         linear_columns=_COLUMNS,
+        inverse_columns=(0, 1, 2, 3, 4, 6, None, None),  # the sixth column is in the quote currency
         symbol_at=("result", "symbol"),
         volume_tolerance=1e-9,
         publish_seconds=30.0,

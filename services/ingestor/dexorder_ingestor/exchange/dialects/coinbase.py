@@ -10,12 +10,21 @@ refuses a start without an end.
 
 from __future__ import annotations
 
-from dexorder_ingestor.exchange.dialect import CandleFacts, Dialect, ErrorFacts, HealingCode, Remedy
+from dexorder_ingestor.exchange.dialect import CandleFacts, Columns, Dialect, ErrorFacts, HealingCode, Remedy
 from dexorder_ingestor.exchange.trades import TradeSeries
+
+_COLUMNS: Columns = ("start", "open", "high", "low", "close", "volume", None, None)
 
 DIALECT = Dialect(
     "coinbase",
-    candles=CandleFacts(300, rows_at=("candles",), volume_tolerance=1e-6),
+    candles=CandleFacts(
+        300,
+        rows_at=("candles",),
+        columns=_COLUMNS,
+        linear_columns=_COLUMNS,
+        time_unit_ms=1_000,
+        volume_tolerance=1e-6,
+    ),
     trades=TradeSeries(by_time=False),
     errors=ErrorFacts(
         codes_at=(("errors", 0, "id"), ("error",)),

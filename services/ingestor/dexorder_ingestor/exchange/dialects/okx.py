@@ -33,6 +33,7 @@ DIALECT = Dialect(
         rows_at=("data",),
         columns=(0, 1, 2, 3, 4, 5, 7, None),
         linear_columns=(0, 1, 2, 3, 4, 6, 7, None),
+        inverse_columns=(0, 1, 2, 3, 4, 6, None, None),
         running=(8, "0"),
         volume_tolerance=1e-6,
         publish_seconds=30.0,

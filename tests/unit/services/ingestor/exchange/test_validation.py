@@ -243,8 +243,8 @@ def test_open_candle_is_refused() -> None:
 
 
 def test_only_lists_are_counted_for_an_exchange_without_a_row() -> None:
-    gate = dialect_of("gate").candles
-    assert check_rows(gate, {"any": "thing"}, [1], "ID") is None
-    assert check_rows(gate, [1], [1], "ID") == [1]
+    kucoin = dialect_of("kucoin").candles
+    assert check_rows(kucoin, {"any": "thing"}, [1], "ID") is None
+    assert check_rows(kucoin, [1], [1], "ID") == [1]
     with pytest.raises(BadAnswer):
-        check_rows(gate, [1, 2], [1], "ID")
+        check_rows(kucoin, [1, 2], [1], "ID")

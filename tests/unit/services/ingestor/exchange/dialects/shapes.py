@@ -61,6 +61,11 @@ def _coinbase(candles: list[list[float]], market_id: str) -> Body:
     return {"candles": rows}
 
 
+def _gate(candles: list[list[float]], market_id: str) -> Body:
+    rows = ((str(int(c[0]) // 1000), *_text(c)[1:]) for c in candles)
+    return [[time, "1.0", close, high, low, opened, volume, "true"] for time, opened, high, low, close, volume in rows]
+
+
 def _bitget(candles: list[list[float]], market_id: str) -> Body:
     rows = [[*_text(c), "1.0", "1.0"] for c in candles]
     return {"code": "00000", "msg": "success", "requestTime": 1_700_000_000_000, "data": rows}
@@ -228,7 +233,39 @@ BITGET = Shape(
         "endTime": str(START_MS + 599_999),
     },
 )
-CANDLES = [BINANCE, BITGET, OKX, BYBIT, COINBASE]
+GATE = Shape(
+    "gate",
+    "BTC_USDT",
+    {
+        "/api/v4/margin/currency_pairs": [],
+        "/api/v4/spot/currencies": [],
+        "/api/v4/spot/currency_pairs": [
+            {
+                "id": "BTC_USDT",
+                "base": "BTC",
+                "quote": "USDT",
+                "fee": "0.2",
+                "min_quote_amount": "1",
+                "amount_precision": 6,
+                "precision": 2,
+                "trade_status": "tradable",
+                "sell_start": 0,
+                "buy_start": 0,
+            }
+        ],
+        **{f"/api/v4/{kind}/{settle}/contracts": [] for kind in ("futures", "delivery") for settle in ("usdt", "btc")},
+        "/api/v4/options/underlyings": [],
+    },
+    "/api/v4/spot/candlesticks",
+    _gate,
+    {
+        "currency_pair": "BTC_USDT",
+        "interval": "1m",
+        "from": str(START_MS // 1000),
+        "to": str(START_MS // 1000 + 599),
+    },
+)
+CANDLES = [BINANCE, BITGET, OKX, BYBIT, COINBASE, GATE]
 
 
 def _pair(market_id: str, altname: str, base: str, quote: str) -> dict[str, dict[str, Any]]:
