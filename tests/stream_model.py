@@ -65,7 +65,8 @@ class StreamModel:
         start, is_reset, items = stream
         assert not is_reset or (self.may_reset and place.cursor is not None), "reset for no reason"
         assert is_reset or place.cursor in (None, start)
-        assert is_reset or place.known <= set(ever), "the cursor's item is not of this file"
+        has_item = place.cursor is not None and place.cursor.sequence > 0  # a cursor before all items fits any copy
+        assert is_reset or not has_item or place.known <= set(ever), "the cursor's item is not of this file"
         sequences = [sequence for sequence, _ in items]
         assert sequences == sorted(set(sequences)) and all(start.sequence < each for each in sequences)
         is_new = is_reset or place.cursor is None  # then what is not stored any more is not missed

@@ -27,6 +27,13 @@ def test_break_changes_one_place_and_names_a_test_of_its_row(each: Break) -> Non
     assert each.test in ROWS[each.row]
 
 
+def test_a_break_knows_the_failures_of_its_own_test() -> None:
+    each = Break("row", "file.py", "a", "b", "unit/test_a.py::test_it")
+    assert each.fails_in(["FAILED tests/unit/test_a.py::test_it - AssertionError"])
+    assert each.fails_in(["ERROR tests/unit/test_b.py::test_it", "FAILED tests/unit/test_a.py::test_it[7]"])
+    assert not each.fails_in(["FAILED tests/unit/test_a.py::test_its[7]", "FAILED tests/unit/test_b.py::test_it"])
+
+
 def test_mutations_are_all_small_changes_and_leave_the_others_out() -> None:
     source = "def f(a, b):\n    c = max(a, 1)\n    return a < b and c\n"
     assert [(each.line, each.before, each.after) for each in mutations(source)] == [
