@@ -244,9 +244,9 @@ class CallerQuotas:
         limit = self._of(caller).triggers
         return self._refused(caller, "triggers", limit + 1, limit, "delete another one first")
 
-    def hold_trigger(self, client_id: str, size: int) -> None:
-        """Count the bytes of a trigger that was read from the store at start."""
-        self._trigger_bytes[client_id] += size
+    def hold_triggers(self, by_client: Mapping[str, int]) -> None:
+        """Count the bytes of the triggers that the store has at start."""
+        self._trigger_bytes.update(by_client)
 
     def register_trigger(self, caller: Caller | None, client_id: str, size: int) -> None:
         """Count the bytes of a trigger before it is stored; Exhausted if the caller's triggers have too many."""

@@ -19,7 +19,6 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_job import Registry
-from dexorder_relay.state.triggers import size_of
 from dexorder_relay.state.workers import TrialRules
 from dexorder_relay.store import triggers
 
@@ -58,8 +57,7 @@ async def load(context: Context, registry: Registry, table: RetractionTable) -> 
     state, store, reader, clock = context.state, context.store, context.reader, context.clock
     await store.load(state, registry, now_ns=clock.monotonic_ns())
     read_ns, since_ns = clock.wall_ns(), max(0, await store.coverage_read_ns() - COVERAGE_MARGIN_NS)
-    for known in await store.read(triggers.live):
-        context.quotas.hold_trigger(known.trigger.client_id, size_of(known.trigger))
+    context.quotas.hold_triggers(await store.read(triggers.bytes_by_client))
     applied = await store.retractions()
     attempts = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
     made: list[Retraction] = await attempts(asyncio.to_thread, table.read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from dexorder_cep import periods_read
 from dexorder_common.model.datasets import CANDLES, realtime_dataset
@@ -20,7 +21,22 @@ MAX_SQL_BYTES = 16 * 1024
 MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 1_000
 MAX_PAUSES = 8
 """Pauses that have ended and that the pipeline does not have yet; the oldest two become one, in which nothing fires."""
-_NEEDED = (TriggerState.WAITING, TriggerState.RUNNING, TriggerState.PAUSED)
+READING = (TriggerState.WAITING, TriggerState.RUNNING, TriggerState.PAUSED)
+"""States in which a trigger reads data; suspended and ended ones read none."""
+
+
+class DataRead(NamedTuple):
+    """What decides which data a trigger reads: its markets, its period, and its parameter ``on``, if it has one."""
+
+    tickers: tuple[str, ...]
+    period_seconds: int
+    on: str | None = None
+
+    @staticmethod
+    def of(registered: RegisteredTrigger) -> DataRead:
+        """Return that of a trigger."""
+        trigger = registered.trigger
+        return DataRead(trigger.tickers, registered.period_seconds, trigger.parameters.get("on"))
 
 
 def pauses_after(known: Sequence[TimeRange], now_ns: int, *, began_ns: int | None, is_taken: bool) -> list[TimeRange]:
@@ -107,13 +123,13 @@ def check_watched(trigger: Trigger, venues: Collection[str]) -> None:
             )
 
 
-def needed(triggers: Iterable[RegisteredTrigger]) -> dict[str, RealtimeParams]:
-    """Return the realtime data that triggers read, by ticker; suspended and ended ones read none."""
+def needed(read: Iterable[DataRead]) -> dict[str, RealtimeParams]:
+    """Return the realtime data that is read, by ticker."""
     found: dict[str, set[int]] = {}
-    for each in triggers:
-        if each.state in _NEEDED:
-            for ticker in each.trigger.tickers:
-                found.setdefault(ticker, set()).update(periods_read(each.period_seconds, each.trigger.parameters))
+    for each in read:
+        periods = periods_read(each.period_seconds, {} if each.on is None else {"on": each.on})
+        for ticker in each.tickers:
+            found.setdefault(ticker, set()).update(periods)
     return {ticker: params_of(periods) for ticker, periods in found.items()}
 
 

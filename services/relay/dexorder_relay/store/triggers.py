@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -216,9 +217,23 @@ def page(connection: Connection, client_id: str, ticker: str, after: int, size: 
     return [_read(connection, row) for row in rows]
 
 
-def live(connection: Connection) -> list[RegisteredTrigger]:
-    """Return every trigger that was not deleted."""
-    return page(connection, "", "", 0, -1)
+def data_read(connection: Connection) -> list[rules.DataRead]:
+    """Return what the triggers read, each combination once: a million triggers have few."""
+    sql = (
+        "SELECT DISTINCT tickers, period_seconds, json_extract(parameters, '$.on') FROM triggers"
+        " WHERE deleted_ns IS NULL AND state IN (?, ?, ?)"
+    )
+    rows = connection.execute(sql, rules.READING)
+    return [rules.DataRead(tuple(json.loads(tickers)), period, on) for tickers, period, on in rows]
+
+
+def bytes_by_client(connection: Connection) -> Counter[str]:
+    """Return the bytes of each client's triggers that were not deleted."""
+    found: Counter[str] = Counter()
+    for row in select(connection, "SELECT * FROM triggers WHERE deleted_ns IS NULL"):  # one at a time in memory
+        trigger = TRIGGER.read(row)
+        found[trigger.client_id] += rules.size_of(trigger)
+    return found
 
 
 def changes_after(connection: Connection, after: Cursor | None, limit: int) -> TriggerChanges:

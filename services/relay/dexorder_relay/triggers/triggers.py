@@ -252,7 +252,7 @@ class RegisteredTriggers:
             await self._changed.wait()
             self._changed.clear()
             self._wanted = None
-            wanted = rules.needed(await self._context.store.read(store.live))
+            wanted = rules.needed(await self._context.store.read(store.data_read))
             if not self._changed.is_set():
                 self._wanted = wanted
             await self._subscribe(wanted)
@@ -282,7 +282,7 @@ class RegisteredTriggers:
     def notify(self, new: Sequence[RegisteredTrigger] = ()) -> None:
         """Wake the followers. Read all triggers again, unless some are new that need no more data."""
         self._context.signals.notify("triggers")
-        if not new or self._wanted is None or not rules.covers(self._wanted, rules.needed(new)):
+        if not new or self._wanted is None or not rules.covers(self._wanted, rules.needed(map(rules.DataRead.of, new))):
             self._changed.set()
 
 

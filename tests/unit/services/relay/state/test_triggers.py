@@ -13,7 +13,13 @@ from dexorder_common.model.realtime import RealtimeParams
 from dexorder_common.model.triggers import Alert, RegisteredTrigger, Trigger, TriggerState
 from dexorder_common.model.user_events import MAX_CHANNELS, Channel, Preference
 from dexorder_relay.state import triggers
-from dexorder_relay.state.triggers import MAX_PARAMETER_LENGTH, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_TICKERS
+from dexorder_relay.state.triggers import (
+    MAX_PARAMETER_LENGTH,
+    MAX_PARAMETERS,
+    MAX_SQL_BYTES,
+    MAX_TICKERS,
+    DataRead,
+)
 
 VENUES = ("SIM",)
 BTC, ETH = "BTC/USDT.SIM", "ETH/USDT.SIM"
@@ -56,22 +62,12 @@ def test_trigger_beyond_a_limit_is_refused_with_the_field(changed: Mapping[str, 
         triggers.check(trigger, VENUES)
 
 
-def test_needed_data_is_that_of_all_triggers_that_run_or_wait() -> None:
-    def registered(
-        state: TriggerState, period: int, *tickers: str, parameters: Mapping[str, str] = TRIGGER.parameters
-    ) -> RegisteredTrigger:
-        return RegisteredTrigger(replace(TRIGGER, tickers=tickers, parameters=parameters), 1, 0, state, period)
-
-    assert triggers.needed(
-        [
-            registered(TriggerState.RUNNING, 60, BTC, ETH),
-            registered(TriggerState.WAITING, 300, BTC),
-            registered(TriggerState.SUSPENDED, 3600, BTC),
-            registered(TriggerState.RUNNING, 0, ETH),
-        ]
-    ) == {BTC: RealtimeParams(False, (60, 300)), ETH: RealtimeParams(True, (60,))}
-    running = registered(TriggerState.RUNNING, 60, BTC, parameters={"on": "tick"})
-    assert triggers.needed([running]) == {BTC: RealtimeParams(True, (60,))}, "a candle that forms is made of trades"
+def test_needed_data_is_that_of_all_triggers() -> None:
+    read = [DataRead((BTC, ETH), 60), DataRead((BTC,), 300), DataRead((ETH,), 0)]
+    assert triggers.needed(read) == {BTC: RealtimeParams(False, (60, 300)), ETH: RealtimeParams(True, (60,))}
+    running = RegisteredTrigger(replace(TRIGGER, parameters={"on": "tick"}), 1, 0, TriggerState.RUNNING, 60)
+    found = triggers.needed([DataRead.of(running)])
+    assert found == dict.fromkeys(TRIGGER.tickers, RealtimeParams(True, (60,))), "it is made of trades"
 
 
 def test_subscriptions_change_only_where_what_is_needed_differs() -> None:

@@ -145,7 +145,7 @@ class RestoredStore:
 
     def live(self) -> dict[int, str]:
         """Return the triggers by registration."""
-        found = self._do(self.store.read(triggers.live))
+        found = self._do(self.store.read(triggers.page, "", "", 0, -1))
         return {each.registration: each.trigger.trigger_id for each in found}
 
 
