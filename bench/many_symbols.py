@@ -1,10 +1,10 @@
 """A day of one-minute candles of many symbols with one command, beside ccxt alone.
 
-    .venv/bin/python -m bench.many_symbols [--symbols 620] [--slots 4] [--files]
+    .venv/bin/python -m bench.many_symbols [--symbols 620] [--slots 8] [--files]
 
 Starts a suite whose simulated exchange has so many further markets, each with a candle every minute, writes a file of
-tickers and runs ``dexorder history --file``. Then ccxt alone fetches the same symbols with as many clients as slots and
-one throttle. Prints Markdown: seconds, calls a symbol, CPU and the largest memory of each part. The exit code is the
+tickers and runs ``dexorder history --file``. Then ccxt alone fetches the same symbols with four clients and one
+throttle. Prints Markdown: seconds, calls a symbol, CPU and the largest memory of each part. The exit code is the
 command's.
 """
 
@@ -28,6 +28,7 @@ from bench.parts.backfill import PAGE, SLOTS, ccxt_clients
 from bench.parts.cpu import all_cpu_seconds
 from bench.parts.sim_markets import further_symbols, write_exchanges
 from dexorder.supervisor.plan import PARTS
+from dexorder_common.exchanges import Slots
 from tests.rig import report
 from tests.rig.suite import Suite, running_suite
 
@@ -126,9 +127,7 @@ def main() -> int:
     """Run once and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--symbols", type=int, default=620)
-    parser.add_argument(
-        "--slots", type=int, default=SLOTS, help="of the ingestor; ccxt alone has as many clients as ever"
-    )
+    parser.add_argument("--slots", type=int, default=Slots().historical, help="of the ingestor")
     parser.add_argument("--files", action="store_true", help="the exchange has files of whole days")
     options = parser.parse_args()
     print(report.heading("Many symbols"), flush=True)

@@ -26,7 +26,7 @@ def _ccxt_has(exchange: str) -> bool:
 class Slots(FileModel):
     """Number of jobs of each type that one ingestor runs at once for a venue."""
 
-    historical: int = Field(default=4, ge=0)
+    historical: int = Field(default=8, ge=0)
     realtime: int = Field(default=16, ge=0)
 
 

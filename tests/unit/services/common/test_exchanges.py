@@ -13,7 +13,7 @@ from tests.paths import EXCHANGES
 @pytest.mark.parametrize("name", ["sim", "binance"])
 def test_shipped_files_are_valid(name: str) -> None:
     (venue, exchange), *_ = load_exchanges(EXCHANGES / f"{name}.yaml").items()
-    assert (venue, exchange.ccxt, exchange.slots.historical) == (name.upper(), "binance", 4)
+    assert (venue, exchange.ccxt, exchange.slots.historical) == (name.upper(), "binance", 8)
 
 
 @pytest.mark.parametrize(
