@@ -7,7 +7,7 @@ from typing import Any
 
 import ccxt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexorder_common.model.page import Candle
@@ -15,6 +15,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects import DIALECTS
 from dexorder_ingestor.exchange.validation import read_candles
+from tests.examples import few
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 Texts = list[str]
@@ -122,6 +123,7 @@ def candle_texts(draw: st.DrawFn) -> Texts:
 
 
 @pytest.mark.parametrize(("ccxt_id", "kind"), ROWS)
+@settings(max_examples=few(15))
 @given(texts=st.lists(candle_texts(), min_size=1, max_size=20), newest_first=st.booleans())
 def test_rows_are_read_as_ccxt_reads_them(ccxt_id: str, kind: str, texts: list[Texts], newest_first: bool) -> None:
     exchange = _exchange(ccxt_id)
