@@ -75,8 +75,8 @@ EXPECTED = {
 }
 QUICK = {name for name, words in EXPECTED.items() if "keepalive" in words or "answer snapshot" in words}
 """Those that may be silent; the others have time, however slow the machine is."""
-WHOLE = {"forks_and_goes_on": "its process ended with exit code 0"}
-"""What a pipe says otherwise: the host knows the process."""
+PROCESS_ENDS = {"forks_and_goes_on": "its process ended with exit code 0"}
+"""What a pipe may say instead: the host knows the process, and may see its end before all outputs have come."""
 
 
 def test_the_table_has_each_of_them() -> None:
@@ -146,7 +146,9 @@ def test_over_a_socket(sockets: Path, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_over_pipes(name: str) -> None:
     udf = UdfSpec(name, prog=sys.executable, args=(AGENT, name), env={"PYTHONPATH": str(ROOT)}, **settings(name))
-    check(name, found(udf), WHOLE.get(name, EXPECTED[name]))
+    reason = found(udf)
+    if name not in PROCESS_ENDS or not reason.startswith(PROCESS_ENDS[name]):
+        check(name, reason, EXPECTED[name])
 
 
 @pytest.fixture(scope="module")
