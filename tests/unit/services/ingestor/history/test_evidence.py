@@ -104,6 +104,16 @@ def test_last_candle_of_an_answer_needs_a_second_answer(limits: CallLimits, coun
     assert [c for page in settled for c in page.candles] == [candle(t) for t in opens(*range(count))]
 
 
+def test_queries_are_counted_from_one_for_each_goal() -> None:
+    """So that an exchange gets as many as the settings say, however many goals a page has."""
+    evidence = Evidence(minutes(0, 10), 60, PLAIN, warm(), closed_end_ns=minutes(50, 0).start_ns, hole_answers=3)
+    counts: list[int] = []
+    while query := evidence.next_query(minutes(0, 10)):
+        counts.append(evidence.queries_without_progress)
+        evidence.add(query.window, [], fetched_ns=len(counts))
+    assert counts == [1, 1, 2], "the own query of the chunk, then those that must agree"
+
+
 def found(settled: list[CandlePage]) -> list[int]:
     return [c.open_ns for page in settled for c in page.candles]
 

@@ -66,6 +66,7 @@ def test_only_answers_that_lack_candles_and_are_alike_show_a_limit() -> None:
         cut.add(window, candles[first : first + 3])
         whole.add(window, candles[first : first + 20])
         other.add(window, candles[first : first + 3 + first % 2])
+    cut.add(minutes(0, 20), [])  # an answer without candles was not cut by a limit
     assert (cut.limit, whole.limit, other.limit) == (3, 0, 0)
     other_market = AnswerSizes()
     for _ in range(30):

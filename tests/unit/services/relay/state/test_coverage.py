@@ -14,7 +14,7 @@ from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proof
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import coverage, dispatches
-from dexorder_relay.state.changes import Changes
+from dexorder_relay.state.changes import AbsencesChanged, Changes
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import SERIES, at, history_state, minute, span
@@ -82,6 +82,19 @@ def test_candles_that_turned_up_are_in_coverage_until_they_are_announced(
         rows = subtract(known.covered, known.empty)
         assert not subtract(found, rows)
         assert not [part for each in found for part in state.provisional.within(SERIES, each)]
+
+
+def test_candles_that_turned_up_and_are_taken_back_before_they_are_announced_are_provisional_again() -> None:
+    state, changes = history_state(recheck_after_ns=(600 * SECOND_NS,)), Changes()
+    for number, empty in ((1, (span(0, 10),)), (2, ())):
+        page = PageResult(dispatch_id(number), SERIES, span(0, 10), empty, provisional=empty)
+        dispatches.report(state, [page], [], Changes(), wall_ns=NOW_NS, now_ns=0)
+    assert list(state.coverage[SERIES].found) == [span(0, 10)] and not state.provisional.within(SERIES, span(0, 10))
+    coverage.retract(state, SERIES, [span(2, 4)], Order(3, NOW_NS), changes)
+    assert state.provisional.within(SERIES, span(0, 10)) == [span(2, 4)]
+    assert [each.span for change in changes if isinstance(change, AbsencesChanged) for each in change.change.added] == [
+        span(2, 4)
+    ]
 
 
 # ---- provisional absences, derived from claims ----------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dexorder_protos.dexorder.relay.v1 import common_pb2
 from dexorder_protos.dexorder.relay.v1 import coverage_service_pb2 as coverage_pb
 from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
 from dexorder_relay.requests import completion
-from dexorder_relay.state.provisional import Absence, AbsenceChange, ProvisionalRanges
+from dexorder_relay.state.provisional import MANY_RANGES, Absence, AbsenceChange, ProvisionalRanges
 from dexorder_relay.verification import rechecker
 from tests.series_messages import series
 from tests.unit.services.relay.harness import (
@@ -104,6 +104,29 @@ def test_a_range_known_from_an_old_proof_is_queried_at_once_and_only_as_often_as
     found.add(SERIES, [span(0, 1)], now_ns=NOW, since_ns=since_ns)
     assert due(found, NOW) == [] and due(found, since_ns + DELAYS[2]) == [span(0, 1)]
     assert found.is_open(since_ns, now_ns=NOW) and not found.is_open(NOW - DELAYS[2], now_ns=NOW)
+
+
+def test_many_ranges_are_one_without_the_parts_that_are_known() -> None:
+    found = ProvisionalRanges(DELAYS)
+    found.add(SERIES, [span(8, 9)], now_ns=NOW)
+    few = [span(number, number + 1) for number in range(0, 2 * MANY_RANGES, 2)]
+    assert [each.span for each in found.add(SERIES, few, now_ns=NOW).added] == [
+        each for each in few if each != span(8, 9)
+    ]
+    found = ProvisionalRanges(DELAYS)
+    found.add(SERIES, [span(9, 10)], now_ns=NOW)
+    many = [*few, span(2 * MANY_RANGES, 2 * MANY_RANGES + 5)]
+    assert [each.span for each in found.add(SERIES, many, now_ns=NOW).added] == [span(0, 9), span(10, 25)]
+
+
+def test_ranges_are_unseen_without_a_look_since_a_time() -> None:
+    found, asked_ns = ProvisionalRanges(DELAYS), NOW + 10 * SECOND_NS
+    found.add(SERIES, [span(10, 20)], now_ns=NOW)
+    found.add(SERIES, [span(30, 40)], now_ns=asked_ns + 1)
+    assert found.unseen(SERIES, span(5, 100), before_ns=asked_ns) == [span(10, 20)], "the other one is younger"
+    found.looked(SERIES, span(12, 15), asked_ns=asked_ns, now_ns=asked_ns)
+    assert found.unseen(SERIES, span(11, 18), before_ns=asked_ns) == [span(11, 12), span(15, 18)]
+    assert found.unseen(SERIES, span(10, 20), before_ns=asked_ns + 1) == [span(10, 20)], "the look is too old"
 
 
 def test_without_delays_nothing_is_kept() -> None:

@@ -13,7 +13,15 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_relay.state.compare import CoverageComparison
-from dexorder_relay.state.request import check, check_exchange, check_rows, decide, describe_missing, describe_wrong
+from dexorder_relay.state.request import (
+    MAX_ID_LENGTH,
+    check,
+    check_exchange,
+    check_rows,
+    decide,
+    describe_missing,
+    describe_wrong,
+)
 
 MINUTE_NS = 60 * SECOND_NS
 
@@ -48,6 +56,21 @@ def test_request_of_a_whole_exchange_names_a_known_one(
     request = HistoryRequest.of_exchange(request_id, exchange, TICKERS, client_id)
     with pytest.raises(InvalidRequest, match=refusal) if refusal else nullcontext():
         check_exchange(request, VENUES)
+
+
+@pytest.mark.parametrize(
+    ("request_id", "client_id", "refusal"),
+    [
+        ("r" * MAX_ID_LENGTH, "c" * MAX_ID_LENGTH, ""),
+        ("r" * (MAX_ID_LENGTH + 1), "", f"request_id .* has {MAX_ID_LENGTH + 1} characters"),
+        ("r", "c" * (MAX_ID_LENGTH + 1), f"client_id .* has {MAX_ID_LENGTH + 1} characters"),
+        ("r", "a\nb", "client_id .* has a control character"),
+    ],
+)
+def test_ids_of_a_request_for_candles(request_id: str, client_id: str, refusal: str) -> None:
+    request = HistoryRequest(request_id, "BTC/USDT.SIM", 0, MINUTE_NS, 60, client_id=client_id)
+    with pytest.raises(InvalidRequest, match=refusal) if refusal else nullcontext():
+        check(request, VENUES, max_periods=1)
 
 
 def test_stored_rows_without_periods_have_no_grid_and_a_known_exchange() -> None:
