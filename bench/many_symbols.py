@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.memory import family
-from bench.parts.backfill import PAGE, SLOTS, ccxt_clients
+from bench.parts.backfill import CLIENTS, PAGE, ccxt_clients
 from bench.parts.cpu import all_cpu_seconds
 from bench.parts.sim_markets import further_symbols, write_exchanges
 from dexorder.supervisor.plan import PARTS
@@ -119,7 +119,9 @@ def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
         *(report.Row(f"MiB at most: {part}", f"{mib:.0f}", "", "", "") for part, mib in sorted(memory.items())),
     ]
     print("\n".join(ended.stdout.splitlines()[-3:]), ended.stderr[-2_000:], sep="\n", file=sys.stderr)
-    title = f"{len(wanted)} symbols, a day of one-minute candles each, with --file; limit: ccxt alone, {SLOTS} clients"
+    title = (
+        f"{len(wanted)} symbols, a day of one-minute candles each, with --file; limit: ccxt alone, {CLIENTS} clients"
+    )
     return report.table(title, rows), ended.returncode
 
 

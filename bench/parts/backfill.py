@@ -13,7 +13,7 @@ import ccxt.async_support as ccxt
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.client.inputs import make_request
-from dexorder_common.exchanges import Exchange, override_urls
+from dexorder_common.exchanges import Exchange, Slots, override_urls
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -21,8 +21,8 @@ from tests.rig.oracle import minutes
 from tests.rig.report import Row, table
 from tests.rig.suite import Suite
 
-SLOTS = 4
-"""As in the shipped file ``sim``."""
+CLIENTS = 4
+"""Of ccxt alone; more of them are no faster, as they share the throttle."""
 PAGE = 1_000
 ROUNDS = (("BTC/USDT", "LTC/USDT"), ("BNB/USDT", "XRP/USDT"))
 """For each round the symbol of the chain and that of ccxt alone: nothing is served from what the other fetched."""
@@ -40,7 +40,7 @@ def measure(suite: Suite, candles: int) -> str:
         cpu = {part: seconds - before[part] for part, seconds in all_cpu_seconds(suite).items()}
     rate, limit = candles / min(ours), candles / min(alone)
     row = Row(
-        f"{candles:,} one-minute candles, {SLOTS} slots, ccxt's throttle of 20 ms a call",
+        f"{candles:,} one-minute candles, {Slots().historical} slots, ccxt's throttle of 20 ms a call",
         f"{', '.join(f'{s:.1f}' for s in ours)} s: {rate:,.0f} candles/s",
         f"{', '.join(f'{s:.1f}' for s in alone)} s: {limit:,.0f} candles/s",
         f"{rate / limit:.2f}",
@@ -48,7 +48,7 @@ def measure(suite: Suite, candles: int) -> str:
     )
     each = ", ".join(f"{part} {seconds * 1e6 / candles:.1f}" for part, seconds in cpu.items())
     costs = Row(f"CPU s a million candles, all {sum(cpu.values()) * 1e6 / candles:.1f}", each, "", "", "")
-    return table("(b) Backfill; limit: ccxt alone, the same pages, slots and throttle", [row, costs])
+    return table("(b) Backfill; limit: ccxt alone, the same pages and throttle", [row, costs])
 
 
 def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
@@ -65,7 +65,7 @@ def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
 
 
 async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
-    """Return the seconds to fetch every page with as many clients as slots, and discard it."""
+    """Return the seconds to fetch every page with a few clients, and discard it."""
     step_ms = PAGE * 60_000
     pages = iter(range(span.start_ns // 1_000_000, span.end_ns // 1_000_000, step_ms))
     async with ccxt_clients(suite) as clients:
@@ -79,8 +79,8 @@ async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
 
 @asynccontextmanager
 async def ccxt_clients(suite: Suite) -> AsyncIterator[list[Any]]:
-    """Open as many clients as slots, with one throttle and the markets loaded."""
-    clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
+    """Open clients with one throttle and the markets loaded."""
+    clients = [make_client(suite.address("sim")) for _ in range(CLIENTS)]
     try:
         await clients[0].load_markets()
         for client in clients[1:]:
