@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from rich import progress as rich_progress
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from dexorder.client.requests import OnProgress
 
 Write = Callable[[str], None]
+SILENCE_SECONDS, LONG_SILENCE_SECONDS = 3.0, 30.0
 
 
 def ignore(_: object) -> None:
@@ -47,7 +51,8 @@ def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Itera
     if quiet:
         yield ignore
     elif not console.is_terminal:
-        yield TenPercentLines(console.print, name)
+        with repeated(console.print) as write:
+            yield TenPercentLines(write, name)
     else:
         with bars_on(console) as bars:
             task = bars.add_task(name, total=request.max_candles, unit="candles", note="submitting")
@@ -58,11 +63,47 @@ def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Itera
 def show_hours(name: str, console: Console) -> Iterator[OnProgress]:
     """Show the progress of a request for a dataset without periods while the block runs."""
     if not console.is_terminal:
-        yield TenPercentLines(console.print, name, unit="hours")
+        with repeated(console.print) as write:
+            yield TenPercentLines(write, name, unit="hours")
         return
     with bars_on(console) as bars:
         task = bars.add_task(name, total=0, unit="hours", note="submitting")
         yield lambda now: bars.update(task, total=now.expected_periods, completed=now.settled_periods, note=phase(now))
+
+
+@contextmanager
+def repeated(write: Write) -> Iterator[Write]:
+    """Yield a function that writes a line, which is written again while no other one comes, with the time since then.
+
+    Ten times after each ``SILENCE_SECONDS``, then less often, so that logs stay short.
+    """
+    lines: SimpleQueue[str | None] = SimpleQueue()
+
+    def repeat() -> None:
+        line, times, since_s = "", 0, 0.0
+        while True:
+            try:
+                new = lines.get(timeout=SILENCE_SECONDS if times < 10 else LONG_SILENCE_SECONDS)
+            except Empty:
+                if line:
+                    times += 1
+                    write(f"{line}, for {time.monotonic() - since_s:.0f} s")
+                continue
+            if new is None:
+                return
+            line, times, since_s = new, 0, time.monotonic()
+
+    def written(line: str) -> None:
+        write(line)
+        lines.put(line)
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield written
+    finally:
+        lines.put(None)
+        thread.join()
 
 
 class TenPercentLines:

@@ -17,9 +17,9 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return make_warehouse(tmp_path_factory.mktemp("iceberg"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """State folder of the test's user."""
+    """State folder of the test's user, which lists the suites that run: none, whatever else this machine does."""
     folder = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder

@@ -29,6 +29,12 @@ NOW = 20_000 * DAY + 5 * MINUTE
 START = 19_999 * DAY
 
 
+@pytest.fixture(autouse=True)
+def folder_without_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's suite runs in the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 def span(first: int, end: int) -> TimeRange:
     return TimeRange(START + first * MINUTE, START + end * MINUTE)
 
