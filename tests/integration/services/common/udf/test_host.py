@@ -49,9 +49,13 @@ def numbered(first: int, last: int, group: str = "a") -> list[Point]:
     return [Point(n, {"ticker": group}, {"value": float(n)}, "ohlc", ("ticker",)) for n in range(first, last)]
 
 
-def kill(host: UdfHost) -> None:
+def send(host: UdfHost, number: int) -> None:
     assert host._link is not None and host._link._connection.pid
-    os.kill(host._link._connection.pid, signal.SIGKILL)
+    os.kill(host._link._connection.pid, number)
+
+
+def kill(host: UdfHost) -> None:
+    send(host, signal.SIGKILL)
 
 
 def test_a_process_that_is_killed_before_it_is_ready_is_started_again(tmp_path: Path) -> None:
@@ -304,13 +308,20 @@ def test_wrong_declarations(changes: dict[str, Any], words: str) -> None:
 
 
 def test_time_in_which_the_caller_does_not_read_is_not_the_udfs_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def after(hours: int) -> None:
+        later_s = hours * 3_600
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later_s, time_ns=time.time_ns)
+        monkeypatch.setattr(link, "time", clock)
+
     with started(spec("mirror", timeout_seconds=60, max_restarts=0)) as host:
         host.process(numbered(0, 20_000))  # more than the pipes hold, so the agent is blocked by us
-        for hours, points in ((1, 20_000), (2, 0)):  # then it has answered all, and says nothing by itself
-            later_s = hours * 3_600
-            clock = SimpleNamespace(monotonic=lambda s=later_s: time.monotonic() + s, time_ns=time.time_ns)
-            monkeypatch.setattr(link, "time", clock)
-            assert len(host.checkpoint()[0]) == points
+        after(hours=1)
+        assert len(host.checkpoint()[0]) == 20_000
+        send(host, signal.SIGSTOP)  # so that it says nothing before it is asked
+        host.look()
+        after(hours=2)
+        threading.Timer(0.2, send, (host, signal.SIGCONT)).start()
+        assert host.checkpoint()[0] == []
         assert host.restarts == 0
 
 
