@@ -67,7 +67,7 @@ class Part:
 
 
 PARTS = (
-    Part("campaigns", 6_300, "-m 'nightly and not soak'"),
+    Part("campaigns", 10_800, "-m 'nightly and not soak'"),
     Part(
         "grpcio-transport",
         900,
