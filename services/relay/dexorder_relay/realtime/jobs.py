@@ -7,6 +7,7 @@ from secrets import token_hex
 
 import structlog
 
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
@@ -29,7 +30,7 @@ from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state import realtime as rules
 from dexorder_relay.state import request as history_request
-from dexorder_relay.state.changes import Changes, HistoryPartSubmitted
+from dexorder_relay.state.changes import Changes, HistoryPartSubmitted, KnowledgeChanged
 from dexorder_relay.state.leases import Assignment, Loss
 from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, Registry
 from dexorder_relay.store import loading as store
@@ -204,7 +205,7 @@ class RealtimeJobs:
 
         Candles that the pipeline refused are fetched as history. On disk when this returns.
         """
-        changes = Changes()
+        changes, ended = Changes(), set[str]()
         for page in sorted(pages, key=lambda each: each.span):
             job = self.registry.job_for(page.series.ticker)
             if job is None:
@@ -212,12 +213,17 @@ class RealtimeJobs:
             period, current = page.series.period_seconds, job.dispatch_id == page.dispatch_id
             if page.refused is None:
                 rules.settle(self.registry, job, period, page.span, changes, current=current)
+                if page.series.dataset is TRADES and job.landed(page.span):
+                    changes.append(KnowledgeChanged(job.id, job.knowledge))
+                    ended.add(job.ticker)
             elif self._context.state.job_of(page.dispatch_id) is None:
                 log.error("realtime record refused", ticker=job.ticker, period_seconds=period, reason=page.refused)
                 if page.series.dataset.has_periods and period in job.positions:
                     rules.refetch(self.registry, job, period, page.span, changes)
         if changes:
             await self._context.store.commit(changes)
+        for ticker in ended:
+            self._live.changed(ticker)
 
     def owns(self, job: int) -> bool:
         """Return whether this is a realtime job."""

@@ -22,7 +22,7 @@ than the data that Kafka has acknowledged; an earlier one only repeats data.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dexorder_common.model.history import HistoryRequest
@@ -30,6 +30,7 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
 from dexorder_common.model.realtime import (
     Knowledge,
+    ProvisionalReason,
     ProvisionalSpan,
     RealtimeDispatch,
     RealtimeJobRecord,
@@ -97,6 +98,9 @@ class RealtimeJob:
         ingestor: Name that the ingestor has given; may be empty.
         next_attempt_ns: Wall clock time before which it is not dispatched again; 0 for no wait.
         knowledge: Knowledge of its dispatches that is not in their records; the next one continues with it.
+        closing: Provisional spans that the dispatch has ended, with the end of the trades that Kafka had by then. They
+            stay provisional until the table has later ones, and so those that ended them; a dispatch that is lost
+            before that leaves them to the next one.
     """
 
     id: int
@@ -115,6 +119,7 @@ class RealtimeJob:
     ingestor: str = ""
     next_attempt_ns: int = 0
     knowledge: Knowledge = field(default_factory=Knowledge)
+    closing: dict[ProvisionalSpan, int] = field(default_factory=dict)
 
     @property
     def exchange(self) -> str:
@@ -184,6 +189,7 @@ class RealtimeJob:
 
     def assign(self, dispatch_id: str, identity: bytes, *, wall_ns: int) -> RealtimeDispatch:
         """Start a dispatch."""
+        self.closing.clear()  # it gets these spans as open ones
         self.dispatch_id, self.sent, self.identity = dispatch_id, self.wanted, identity
         self.dispatched_ns = wall_ns
         self.next_attempt_ns = 0
@@ -208,9 +214,30 @@ class RealtimeJob:
         """
         before = self.knowledge
         unchecked = tuple(each for each in known.unchecked if each.period_seconds in self.positions)
-        self.knowledge = known = replace(known, unchecked=unchecked)
+        self._close(before.provisional, known.provisional)
+        provisional = tuple(sorted({*known.provisional, *self.closing}))
+        self.knowledge = known = replace(known, unchecked=unchecked, provisional=provisional)
         must_be_kept = (known.provisional, known.unchecked) != (before.provisional, before.unchecked)
         return must_be_kept, (known.provisional, known.waiting) != (before.provisional, before.waiting)
+
+    def _close(self, before: Sequence[ProvisionalSpan], after: Sequence[ProvisionalSpan]) -> None:
+        """Note the spans that lack other ids than before, or none: the table may not have these trades yet."""
+        trades = self.positions.get(TRADES_PERIOD)
+        left = {each._replace(queries=0) for each in after}
+        for each in before:
+            has_changed = each._replace(queries=0) not in left and each.reason is not ProvisionalReason.ONE_SOURCE
+            if trades is not None and has_changed:
+                self.closing.setdefault(each, trades.next_ns)
+
+    def landed(self, span: TimeRange) -> bool:
+        """Take a record of trades that the table has; return whether a provisional span has ended with it."""
+        over = [each for each, after_ns in self.closing.items() if span.end_ns > after_ns]
+        for each in over:
+            del self.closing[each]
+        if over:
+            kept = tuple(each for each in self.knowledge.provisional if each not in over)
+            self.knowledge = replace(self.knowledge, provisional=kept)
+        return bool(over)
 
     def provisional_in(self, period: int, span: TimeRange) -> list[TimeRange]:
         """Return the parts of a span that one source alone calls complete, as whole candles of a period."""

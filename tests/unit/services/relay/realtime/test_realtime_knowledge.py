@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,23 @@ import grpc
 import pytest
 
 from dexorder_common.model.periods import ceil_to_grid
-from dexorder_common.model.realtime import Knowledge, ProvisionalReason, ProvisionalSpan, UncheckedCandles
+from dexorder_common.model.realtime import (
+    Knowledge,
+    ProvisionalReason,
+    ProvisionalSpan,
+    RealtimeParams,
+    StartedSubscription,
+    Subscription,
+    UncheckedCandles,
+)
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as pb
 from dexorder_relay.state.realtime_job import RealtimeJob, SeriesPosition
+from tests.series_messages import series
 from tests.unit.services.relay.harness import TICKER, Suite, refused, suite
 from tests.unit.services.relay.realtime.worker import at_work, resume, the_job, worker
 
@@ -34,6 +45,12 @@ def _candles(opens: int = 0, **values: Any) -> ipb.UncheckedCandles:
 async def _tell(s: Suite, job_id: str, **fields: Any) -> None:
     status = ipb.RealtimeStatus(job_id=job_id, **fields)
     await s.ingestors.ReportRealtime(ipb.ReportRealtimeRequest(statuses=[status]))
+
+
+async def _land(s: Suite, job_id: str, *, end_ns: int) -> None:
+    """Report that the table has a record of trades."""
+    page = ppb.PageResult(job_id=job_id, series=series(ticker=TICKER), start_ns=0, end_ns=end_ns, rows=0)
+    await s.pipeline.report(pages=[page])
 
 
 async def test_the_next_dispatch_goes_on_with_what_the_one_before_knew(tmp_path: Path) -> None:
@@ -55,6 +72,8 @@ async def test_the_next_dispatch_goes_on_with_what_the_one_before_knew(tmp_path:
         await _tell(s, sent.job_id)
         assert list((await the_job(s)).provisional) == [SPAN], "the word of a fenced dispatch counts for nothing"
         await _tell(s, again.job_id)
+        assert list((await the_job(s)).provisional) == [SPAN], "the table does not have the trades that ended it"
+        await _land(s, again.job_id, end_ns=time.time_ns())
         assert not (await the_job(s)).provisional
 
 
@@ -95,6 +114,51 @@ def test_a_provisional_span_is_whole_candles_of_a_period() -> None:
     assert job.provisional_in(0, TimeRange(0, 9 * MINUTE_NS)) == [doubt.span]
     assert job.provisional_in(60, TimeRange(0, 9 * MINUTE_NS)) == [TimeRange(MINUTE_NS, 2 * MINUTE_NS)]
     assert job.provisional_in(60, TimeRange(0, MINUTE_NS)) == []
+
+
+GAP = ProvisionalSpan(TimeRange(40, 60), ProvisionalReason.MISSING_IDS, "7", "9", since_ns=100)
+ALONE = ProvisionalSpan(TimeRange(70, 80), ProvisionalReason.ONE_SOURCE, since_ns=100)
+
+
+def _job(*known: ProvisionalSpan, trades: bool = True) -> RealtimeJob:
+    positions = {0 if trades else 60: SeriesPosition(0, 90)}
+    subscriptions = {"s": StartedSubscription(Subscription("s", TICKER, RealtimeParams(True)), 0, 0)}
+    return RealtimeJob(1, TICKER, subscriptions, positions=positions, knowledge=Knowledge(known))
+
+
+def test_a_span_that_the_dispatch_has_ended_is_provisional_until_the_table_has_later_trades() -> None:
+    job = _job(GAP, ALONE)
+    assert job.learn(Knowledge((GAP._replace(queries=1),))) == (True, True), "what one source said ends at once"
+    assert job.learn(Knowledge()) == (False, False)
+    assert job.provisional_in(0, TimeRange(0, 99)) == [GAP.span]
+    assert not job.landed(TimeRange(80, 90)), "Kafka had this record before the trades that ended the span"
+    assert job.landed(TimeRange(90, 91)) and not job.provisional_in(0, TimeRange(0, 99))
+    assert not job.landed(TimeRange(91, 92))
+
+
+def test_a_span_of_which_some_ids_came_is_provisional_as_a_whole_until_then() -> None:
+    job, left = _job(GAP), GAP._replace(first_id="9")
+    job.learn(Knowledge((left,)))
+    assert set(job.knowledge.provisional) == {GAP._replace(queries=0), left}
+    job.positions[0].next_ns = 200
+    job.learn(Knowledge((left,)))
+    assert job.landed(TimeRange(90, 91)), "repeated knowledge does not wait for more"
+    assert job.knowledge.provisional == (left,)
+
+
+def test_a_dispatch_that_is_lost_before_its_late_trades_are_in_kafka_leaves_the_gap_to_the_next() -> None:
+    job = _job(GAP)
+    job.learn(Knowledge())
+    job.lose("killed")
+    job.assign("again", b"i", wall_ns=1)
+    assert job.resumption().provisional == (GAP,)
+    assert not job.landed(TimeRange(90, 200)), "records of the next one end nothing by themselves"
+    assert job.provisional_in(0, TimeRange(0, 99)) == [GAP.span]
+
+
+def test_without_records_of_trades_a_span_ends_at_once() -> None:
+    job = _job(GAP, trades=False)
+    assert job.learn(Knowledge()) == (True, True) and not job.knowledge.provisional
 
 
 def test_candles_of_a_period_that_nobody_asks_for_are_forgotten() -> None:
