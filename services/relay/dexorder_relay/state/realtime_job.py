@@ -40,7 +40,7 @@ from dexorder_common.model.realtime import (
     SeriesProgress,
     StartedSubscription,
 )
-from dexorder_common.model.time_range import TimeRange, intersect, merge
+from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_relay.state.leases import Leases
 
 MAX_FENCED = 10_000
@@ -222,12 +222,16 @@ class RealtimeJob:
 
     def _close(self, before: Sequence[ProvisionalSpan], after: Sequence[ProvisionalSpan]) -> None:
         """Note the spans that lack other ids than before, or none: the table may not have these trades yet."""
-        trades = self.positions.get(TRADES_PERIOD)
-        left = {each._replace(queries=0) for each in after}
+        if (trades := self.positions.get(TRADES_PERIOD)) is None:
+            return
+        spans, known = [each.span for each in after], {each._replace(queries=0) for each in after}
         for each in before:
-            has_changed = each._replace(queries=0) not in left and each.reason is not ProvisionalReason.ONE_SOURCE
-            if trades is not None and has_changed:
-                self.closing.setdefault(each, trades.next_ns)
+            if each.reason is ProvisionalReason.ONE_SOURCE:  # no ids; such a span grows while no trade comes
+                ended = [each._replace(span=part) for part in subtract([each.span], spans)]
+            else:
+                ended = [] if each._replace(queries=0) in known else [each]
+            for part in ended:
+                self.closing.setdefault(part, trades.next_ns)
 
     def landed(self, span: TimeRange) -> bool:
         """Take a record of trades that the table has; return whether a provisional span has ended with it."""

@@ -128,9 +128,11 @@ def _job(*known: ProvisionalSpan, trades: bool = True) -> RealtimeJob:
 
 def test_a_span_that_the_dispatch_has_ended_is_provisional_until_the_table_has_later_trades() -> None:
     job = _job(GAP, ALONE)
-    assert job.learn(Knowledge((GAP._replace(queries=1),))) == (True, True), "what one source said ends at once"
+    grown, asked = ALONE._replace(span=TimeRange(70, 85)), GAP._replace(queries=1)
+    assert job.learn(Knowledge((asked, grown))) == (True, True) and not job.closing, "none has ended"
+    job.learn(Knowledge((asked,)))
     assert job.learn(Knowledge()) == (False, False)
-    assert job.provisional_in(0, TimeRange(0, 99)) == [GAP.span]
+    assert job.provisional_in(0, TimeRange(0, 99)) == [GAP.span, grown.span]
     assert not job.landed(TimeRange(80, 90)), "Kafka had this record before the trades that ended the span"
     assert job.landed(TimeRange(90, 91)) and not job.provisional_in(0, TimeRange(0, 99))
     assert not job.landed(TimeRange(91, 92))
