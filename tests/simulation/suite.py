@@ -35,7 +35,8 @@ TRIGGER = "on-trades"
 _LOOK_SECONDS = 5.0
 _FOLLOWER, _CONTAINER = "ann", "bot-0"
 _FAULTY_SECONDS, _QUIET_SECONDS = 720.0, 480.0
-"""Time in which anything may fail, and time after it at whose end trades have to be settled."""
+"""Time in which anything may fail, and time after it at whose end trades have to be settled. It is longer for faults of
+trades that need more: what REST corrects late is found by candles, ten minutes after their end."""
 
 
 class Suite:
@@ -43,8 +44,10 @@ class Suite:
 
     def __init__(self, seed: int) -> None:
         self.run = run = Run(seed)
-        seconds = _FAULTY_SECONDS + _QUIET_SECONDS
-        profile = replace(Random(f"{seed} profile").choice(HOLD), seconds=seconds, quiet_seconds=_QUIET_SECONDS)
+        profile = Random(f"{seed} profile").choice(HOLD)
+        quiet_seconds = max(_QUIET_SECONDS, profile.quiet_seconds)
+        self._seconds = _FAULTY_SECONDS + quiet_seconds
+        profile = replace(profile, seconds=self._seconds, quiet_seconds=quiet_seconds)
         self.history = Chain(run, replace(drawn(seed), faulty_seconds=_FAULTY_SECONDS))
         self.realtime = RealtimeStory(seed, profile, shared=run)
         self.triggers = TriggersRun(seed, shared=run)
@@ -66,7 +69,7 @@ class Suite:
         loop.spawn(WORLD, self._follow_triggers())
         self.triggers.finish()
         self._check_fired()
-        loop.run_until(lambda: run.broken is not None, limit_ns=round((_FAULTY_SECONDS + _QUIET_SECONDS) * SECOND_NS))
+        loop.run_until(lambda: run.broken is not None, limit_ns=round(self._seconds * SECOND_NS))
         for breach in breaches(self.realtime.evidence()):
             if breach.rule is not Rule.SILENT:  # a link to the gateway may be cut for longer than a job may be silent
                 run.fail(str(breach))
