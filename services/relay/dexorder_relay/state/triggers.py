@@ -34,7 +34,7 @@ class DataRead(NamedTuple):
 
     @staticmethod
     def of(registered: RegisteredTrigger) -> DataRead:
-        """Return that of a trigger."""
+        """Return what a registered trigger reads."""
         trigger = registered.trigger
         return DataRead(trigger.tickers, registered.period_seconds, trigger.parameters.get("on"))
 
