@@ -7,8 +7,9 @@ that the caller looks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -52,7 +53,24 @@ class _Append(_MergeAppendFiles):
         self._target_size_bytes = _MERGED_BYTES
 
 
-class _Replace(_OverwriteFiles):
+class _Overwrite(_OverwriteFiles):
+    """Overwrite that evaluates one manifest at a time.
+
+    pyiceberg does it in threads with one evaluator, which keeps the manifest that it evaluates in a field: a thread
+    read the partitions of another one's manifest, and a file that is in the table was "missing".
+    """
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        evaluate, turn = super()._build_manifest_evaluator(spec_id), Lock()
+
+        def evaluate_alone(manifest: ManifestFile) -> bool:
+            with turn:
+                return evaluate(manifest)
+
+        return evaluate_alone
+
+
+class _Replace(_Overwrite):
     """Replacement of files by others with the same rows, which pyiceberg does not offer.
 
     It merges small manifests: a replacement comes after every few appends, and each leaves one to four of them.
@@ -85,7 +103,7 @@ def commit_files(
     Raises:
         CommitLost: The current snapshot is no longer the table's.
     """
-    kind: Any = _Replace if keeps_rows else _OverwriteFiles if removed else _Append
+    kind: Any = _Replace if keeps_rows else _Overwrite if removed else _Append
     operation = Operation.OVERWRITE if removed else Operation.APPEND
     change = kind(operation, _Loaded(table), table.io, snapshot_properties=dict(properties or {}))
     for file in added:

@@ -1,9 +1,11 @@
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor
 from pyiceberg.table import Table
 
 from dexorder_common.lake.catalog import CatalogSettings
@@ -63,6 +65,31 @@ def test_files_are_replaced_in_one_snapshot(load: Callable[[], Table]) -> None:
     assert len(found.metadata.snapshots) == 3
     summary = found.current_snapshot().summary  # type: ignore[union-attr]
     assert summary and summary["note"] == "x"
+
+
+def test_files_of_many_manifests_are_found_while_threads_read_them(
+    load: Callable[[], Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for month in range(6):
+        files_of_pages(load(), [control(month * 45_000, 5)], commit=True)
+
+    class Interrupted:
+        """A field whose writer is interrupted, so that other threads run before it is read."""
+
+        def __get__(self, visitor: Any, _: type) -> Any:
+            return visitor.partitions_kept
+
+        def __set__(self, visitor: Any, partitions: Any) -> None:
+            visitor.partitions_kept = partitions
+            sleep(0.01)
+
+    monkeypatch.setattr(_ManifestEvalVisitor, "partition_fields", Interrupted(), raising=False)
+    old = [task.file for task in load().scan().plan_files()]
+    assert len({str(file.partition) for file in old}) == 6
+    for keeps_rows in (False, True):
+        added = files_of_pages(load(), [control(0, 5, job=2)])
+        commit_files(load(), added=added, removed=[old.pop(0)], keeps_rows=keeps_rows)
+    assert load().scan().count() == 30
 
 
 def test_an_answer_that_was_lost_does_not_hide_the_commit(
