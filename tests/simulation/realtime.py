@@ -13,6 +13,7 @@ from dexorder_common.model.realtime import ProvisionalSpan, RealtimeState
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as rpb
+from tests.simulation.claim_watch import ClaimWatch
 from tests.simulation.exchange.faults import NO_FAULTS, FaultKind, FaultPlan, FaultProfile, draw_faults
 from tests.simulation.exchange.live import Exchange
 from tests.simulation.exchange.trades import Tape, TapePlan, make_tape
@@ -86,6 +87,11 @@ class RealtimeStory:
         self.plan = draw_faults(profile.faults, self._random, first_ns, START_WALL_NS + self._quiet_ns)
         self.exchange = Exchange(self.run, {SYMBOL: self._tape(self.plan)}, self.plan, profile.faults.replicas)
         self.storage = Storage(self.run)
+        self.watch = ClaimWatch(
+            self.exchange.tapes[SYMBOL].trades,
+            lambda trade: self.storage.tables.has_trade(TICKER, trade.trade_id, trade.time_ns),
+            lambda: self.storage.committed_claims(TICKER),
+        )
         self.relay = SimulatedRelay(self.run)
         dialect = _NUMBERED if profile.numbered else _NOT_NUMBERED
         self.ingestors = [
@@ -137,6 +143,7 @@ class RealtimeStory:
             self.profile.numbered,
             self.named,
             [each.span for each in self._provisional()],
+            self.watch.early,
         )
 
     def _provisional(self) -> tuple[ProvisionalSpan, ...]:
@@ -238,6 +245,8 @@ class RealtimeStory:
     async def _note_provisional(self) -> None:
         while True:
             await asyncio.sleep(_PROVISIONAL_SECONDS)
+            if self.relay.realtime:
+                self.watch.look((each.span for each in self._provisional()), self.exchange.now_ns)
             for each in self._provisional():
                 if each.span not in self.named:
                     self.run.note(f"relay: {each.reason.name} from {seconds(each.span.start_ns)}: {each.first_id} ...")

@@ -12,6 +12,7 @@ STUCK_BY_VALUE  the same, behind a trade whose value in the table is not the exc
 STUCK_BY_IDS    the same, since the exchange's numbers have begun again
 EARLY           a span was claimed as settled some time before its last trade was recorded, and was not called
                 provisional
+UNTOLD          a trade's time was provisional, and no longer is although the table lacks the trade
 SILENT          a running job has settled nothing for long, and does not say why
 DELISTED        the market was delisted long ago, and the job does not say so
 """
@@ -56,6 +57,7 @@ class Rule(StrEnum):
     STUCK_BY_VALUE = "stuck behind a wrong value"
     STUCK_BY_IDS = "stuck since ids begin again"
     EARLY = "claimed before it was there"
+    UNTOLD = "claimed before the table had it"
     SILENT = "settles nothing and does not say why"
     DELISTED = "delisted, and the job does not say so"
 
@@ -94,6 +96,7 @@ class Evidence:
     is_numbered: bool
     named: Mapping[TimeRange, int]
     provisional: Sequence[TimeRange]
+    early: Sequence[tuple[Executed, int]] = ()
 
     def was_named(self, trade: Executed, claim_ns: int) -> bool:
         """Return whether a trade's time was called provisional when it was claimed, or a moment later."""
@@ -162,6 +165,7 @@ def breaches(evidence: Evidence) -> list[Breach]:
     """Return the broken promises of a run, the worst of each rule with the number of its like."""
     found = [
         *_lost(evidence),
+        *_untold(evidence),
         *_values(evidence),
         *_candles(evidence),
         *_stuck(evidence),
@@ -198,6 +202,12 @@ def _lost(evidence: Evidence) -> Iterator[Breach]:
             continue
         elif claim is not None or evidence.first_ns <= trade.time_ns < evidence.settled_ns:
             yield _loss(evidence, trade, claim, previous, following[trade.key])
+
+
+def _untold(evidence: Evidence) -> Iterator[Breach]:
+    for trade, look_ns in evidence.early:
+        text = f"{_name(trade)} is not in the table at {seconds(look_ns)}, when its time is no longer provisional"
+        yield Breach(Rule.UNTOLD, text)
 
 
 def _following(evidence: Evidence) -> dict[tuple[int, str], LogRecord | None]:

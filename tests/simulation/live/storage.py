@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -58,6 +59,10 @@ class Tables:
 
     trades: dict[str, dict[str, list[market_pb2.Trade]]] = field(default_factory=lambda: defaultdict(dict))
     candles: dict[tuple[str, int, int], CandleRow] = field(default_factory=dict)
+
+    def has_trade(self, ticker: str, trade_id: str, time_ns: int) -> bool:
+        """Return whether there is a row of a trade."""
+        return any(abs(each.time_ns - time_ns) <= _TOLERANCE_NS for each in self.trades[ticker].get(trade_id, ()))
 
     def add(self, record: LogRecord) -> None:
         """Apply a record."""
@@ -151,6 +156,13 @@ class Storage:
     def claims(self, ticker: str, period_seconds: int) -> list[TimeRange]:
         """Return the spans of a series that records have settled; 0 seconds for trades."""
         return merge(record.headers.span for record in self.of(ticker, period_seconds) if record.headers.span)
+
+    def committed_claims(self, ticker: str) -> list[TimeRange]:
+        """Return the spans of trades that the records of the table have settled."""
+        found = islice(self.records, self._read)
+        return merge(
+            each.headers.span for each in found if each.headers.kind is Kind.TRADES and each.headers.ticker == ticker
+        )
 
     def of(self, ticker: str, period_seconds: int) -> Iterator[LogRecord]:
         """Yield the records of a series."""

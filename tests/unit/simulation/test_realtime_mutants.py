@@ -62,7 +62,7 @@ def _broken(profile: RealtimeProfile | None = None, seeds: Iterable[int] = SEEDS
 
 
 def test_a_record_that_is_not_repeated_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    produce = IngestorPublisher.produce
+    produce = IngestorPublisher.produce_record
     call = IngestorPublisher.call
 
     async def once(self: IngestorPublisher, name: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
@@ -78,7 +78,7 @@ def test_a_record_that_is_not_repeated_is_missed(monkeypatch: pytest.MonkeyPatch
             await produce(self, *values, **named)
 
     monkeypatch.setattr(IngestorPublisher, "call", once)
-    monkeypatch.setattr(IngestorPublisher, "produce", careless)
+    monkeypatch.setattr(IngestorPublisher, "produce_record", careless)
     assert _broken() & {Rule.GIVEN_UP, Rule.MISSED}
 
 
@@ -114,6 +114,11 @@ def test_time_that_is_settled_without_a_witness_is_claimed_too_early(monkeypatch
 def test_a_late_trade_that_is_thrown_away_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenGaps, "close", lambda self, trades: [])
     assert _broken(LATE, range(1, 21))
+
+
+def test_a_gap_that_ends_before_the_table_has_its_trades_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealtimeJob, "_close", lambda self, before, after: None)
+    assert Rule.UNTOLD in _broken(LATE, range(1, 21))
 
 
 def test_a_first_value_that_stays_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +170,7 @@ def test_a_candle_that_is_amended_by_a_replica_that_is_behind_is_spoiled(monkeyp
         return False
 
     monkeypatch.setattr(CandleChecker, "_is_repaired", careless)
-    assert _broken(BEHIND_FOR_LONG) & {Rule.SPOILED, Rule.WRONG_CANDLE}
+    assert _broken(BEHIND_FOR_LONG, range(1, 11)) & {Rule.SPOILED, Rule.WRONG_CANDLE}
 
 
 def test_values_that_are_not_recalled_after_a_kill_stay_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
