@@ -19,7 +19,7 @@ TIMED := @python3 -I dexorder/setup/timed.py
 
 WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
 
-.PHONY: help quick setup-light setup classes spark-classes kafka-classes demo check check-types check-texts compiled-tests test coverage smoke nightly sim soak bench proto proto-baseline docs site wheel lock clean
+.PHONY: help quick setup-light setup classes spark-classes kafka-classes demo check check-types check-texts compiled-tests test coverage smoke helm nightly sim soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -105,7 +105,13 @@ smoke: classes  ## The whole suite as processes, each part killed once, and the 
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
 	  tests/smoke tests/conformance tests/integration tests/newcomer
 
-nightly: classes  ## Campaigns, new random examples, breaks, coverage, in 2 to 4 h; bench/results/nightly.md has the result. PARTS="a b" for some.
+HELM_VERSION := v3.22.0
+helm: setup  ## helm in .venv, compiled by Go where there is none: tests of the chart run only with it.
+	@if command -v helm > /dev/null; then :; elif command -v go > /dev/null; then \
+	  $(subst @,,$(TIMED)) 'helm: compiling (once)' env GOBIN=$(CURDIR)/.venv/bin go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION); \
+	  else echo 'helm: neither helm nor Go is installed; tests of the chart are skipped'; fi
+
+nightly: classes helm  ## Campaigns, new random examples, breaks, coverage, in 2 to 4 h; bench/results/nightly.md has the result. PARTS="a b" for some.
 	$(PY) -m tests.nightly $(PARTS)
 
 SEED ?= 0

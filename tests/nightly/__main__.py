@@ -76,6 +76,7 @@ PARTS = (
         environment=dict.fromkeys(("DEXORDER_GATEWAY_TRANSPORT", "DEXORDER_UDSOURCE_TRANSPORT", "TRANSPORT"), "grpcio"),
     ),
     Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
+    Part("deploy", 900, f"-m '{GATE}' tests/unit/deploy"),
     Part(
         "properties",
         4_800,
