@@ -1,12 +1,12 @@
 """Plain reads and acks of udsource beside pynumaflow and beside grpcio at its best, in the same run.
 
-    .venv/bin/python -m bench.udsource [--transports] [--records N] [--rounds N] [--small]
+    .venv/bin/python -m bench.udsource [--transports | --numaflow-go CHECKOUT] [--records N] [--rounds N] [--small]
 
 ReadFn and AckFn over a unix socket with payloads of 1 KiB, a key and a header. One client reads a batch, acks it and
 reads the next, as Numaflow does. udsource reads a Kafka topic of 4 partitions; pynumaflow has its records in memory,
 and grpcio's best sends the same serialized bytes for each. Client and servers are separate processes; the servers
 alternate. Prints Markdown. ``--small`` only shows that the script works, ``--transports`` measures udsource alone on
-each transport.
+each transport, ``--numaflow-go`` the native one beside a source that is built on a checkout of numaflow-go.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ PAYLOAD_BYTES = len(pixy_raw.VALUE)
 BATCHES = (500, 5_000)
 OURS = "ours"
 TRANSPORTS = ("native", "grpcio")
+NUMAFLOW_GO = "numaflow-go"
 AIMS = {"pynumaflow": 1.8, "grpcio's best": 0.7}
 """The others, and what we want to reach of their rate."""
+GO_AIM = 0.6
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,20 @@ def measure_transports(plan: Plan, folder: Path) -> dict[int, Samples]:
         sockets = {side: socket_in(folder / side) for side in TRANSPORTS}
         servers = {
             side: source_processes.udsource(broker.bootstrap, TOPIC, socket, side) for side, socket in sockets.items()
+        }
+        return in_turns(stack, plan, servers, sockets)
+
+
+def measure_numaflow_go(plan: Plan, folder: Path, checkout: Path) -> dict[int, Samples]:
+    """Return samples of udsource on the native transport and of a source on numaflow-go."""
+    with ExitStack() as stack:
+        broker = prepared_broker(stack, plan, folder)
+        sockets = {side: socket_in(folder / side) for side in (OURS, NUMAFLOW_GO)}
+        servers = {
+            OURS: source_processes.udsource(broker.bootstrap, TOPIC, sockets[OURS], "native"),
+            NUMAFLOW_GO: source_processes.numaflow_go(
+                checkout, sockets[NUMAFLOW_GO], PAYLOAD_BYTES, pixy_raw.PARTITIONS
+            ),
         }
         return in_turns(stack, plan, servers, sockets)
 
@@ -176,11 +192,11 @@ def preload(bootstrap: str, records: int) -> None:
         raise AssertionError(f"{left} records were not written")
 
 
-def table(results: dict[int, Samples]) -> str:
+def table(results: dict[int, Samples], aims: Mapping[str, float]) -> str:
     """Return a table of rates and of the server's CPU time for each record, both ways included."""
     rows = []
     for batch, samples in results.items():
-        for other, aim in AIMS.items():
+        for other, aim in aims.items():
             ratio = samples.ratio(other)
             rows.append(
                 Row(
@@ -203,17 +219,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=FULL.rounds)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--transports", action="store_true")
+    parser.add_argument("--numaflow-go", type=Path, metavar="CHECKOUT")
     options = parser.parse_args()
     plan = SMALL if options.small else Plan(options.rounds, options.records, FULL.warm)
-    print(report.heading("udsource beside pynumaflow and grpcio"), flush=True)
+    print(report.heading("udsource and its peers"), flush=True)
     print(
         f"Medians of {plan.rounds} rounds of {plan.records:,} records in which every server has its turn.\n", flush=True
     )
     with tempfile.TemporaryDirectory() as folder:
         if options.transports:
             print(transports_table(measure_transports(plan, Path(folder))), flush=True)
+        elif options.numaflow_go:
+            results = measure_numaflow_go(plan, Path(folder), options.numaflow_go)
+            print(table(results, {NUMAFLOW_GO: GO_AIM}), flush=True)
         else:
-            print(table(measure(plan, Path(folder))), flush=True)
+            print(table(measure(plan, Path(folder)), AIMS), flush=True)
     return 0
 
 

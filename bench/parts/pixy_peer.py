@@ -46,7 +46,7 @@ def kafka_pixy(program: str, bootstrap: str) -> Iterator[Server]:
             until(lambda: _listens(zookeeper))
             with Worker(program, "-config", str(config)) as process:
                 until(lambda: _listens(grpc_port))
-                yield Server(address, process.process.pid)
+                yield Server(address, process.process.pid, f"127.0.0.1:{http}")
 
 
 def from_the_start(server: Server, topic: str, group: str, partitions: int) -> None:

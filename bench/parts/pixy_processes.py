@@ -28,7 +28,7 @@ class Job:
     """Measurement that the client runs, as ``bench/pixy_load`` reads it.
 
     Attributes:
-        kind: One of ``pixy_rounds.KINDS``.
+        kind: One of ``pixy_rounds.KINDS`` or ``HTTP_KINDS``; the address is that of its API.
         warm_seconds: Time of calls before the measurement begins.
         seconds: Time during which calls are counted.
     """
@@ -52,10 +52,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Server:
-    """Process that serves KafkaPixy."""
+    """Process that serves KafkaPixy; ``http`` is the address of its HTTP API."""
 
     address: str
     pid: int
+    http: str = ""
 
     def cpu_seconds(self) -> float:
         """Return its CPU time since the start, in user and kernel mode."""
@@ -65,9 +66,10 @@ class Server:
 @contextmanager
 def gateway(bootstrap: str, transport: str = "grpcio") -> Iterator[Server]:
     """Start a gateway and wait until it serves; further settings come from our own environment."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address, http = (f"127.0.0.1:{port}" for port in free_ports(2))
     ours = {
         "LISTEN": address,
+        "HTTP_LISTEN": http,
         "METRICS_LISTEN": "",
         "KAFKA": bootstrap,
         "TOPICS": "",
@@ -87,7 +89,7 @@ def gateway(bootstrap: str, transport: str = "grpcio") -> Iterator[Server]:
         watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=_START_SECONDS)
         next(answer for answer in watch if answer.status == health_pb2.HealthCheckResponse.SERVING)
         watch.cancel()
-        yield Server(address, process.process.pid)
+        yield Server(address, process.process.pid, http)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from bench.parts import pixy_raw as raw
 from bench.parts.pixy_processes import Job, Load, Server, join
 
 KINDS = ("produce sync", "produce async", "consume auto", "consume chained")
+HTTP_KINDS = ("http produce sync", "http produce async", "http consume auto")
 CALLERS = (1, 16, 64)
 MAX_CALLS_PER_SECOND = 30_000
 """More than a unary reader takes; sizes the topic that is read."""
@@ -73,15 +74,15 @@ def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -
     return results
 
 
-def transports(plan: Plan, load: Load, sides: Mapping[str, Server]) -> Results:
-    """Run every kind at every concurrency on the gateways, which have groups of their own."""
+def side_by_side(plan: Plan, load: Load, sides: Mapping[str, Server], kinds: Iterable[str] = KINDS) -> Results:
+    """Run kinds at every concurrency on the gateways, which have groups of their own."""
     results: Results = defaultdict(Samples)
-    for kind in KINDS:
+    for kind in kinds:
         for side, server in sides.items():
-            if kind.startswith("consume"):
+            if "consume" in kind:
                 join(server, READ, f"{side}-{group_of(kind)}")
     for number in range(plan.rounds):
-        for kind in KINDS:
+        for kind in kinds:
             for callers in CALLERS:
                 for side in order_of(sides, number):
                     group = f"{side}-{group_of(kind)}"
@@ -93,8 +94,9 @@ def unary_run(
     plan: Plan, load: Load, samples: Samples, side: str, server: Server, kind: str, callers: int, group: str = ""
 ) -> None:
     """Run one job; ``group`` is that of the kind by default."""
-    topic = WRITE if kind.startswith("produce") else READ
-    job = Job(kind, server.address, topic, group or group_of(kind), callers, plan.warm_seconds, plan.seconds)
+    topic = WRITE if "produce" in kind else READ
+    address = server.http if kind.startswith("http") else server.address
+    job = Job(kind, address, topic, group or group_of(kind), callers, plan.warm_seconds, plan.seconds)
     before_s = server.cpu_seconds()
     measured = load.run(job)
     samples.rates[side].append(measured.rate)

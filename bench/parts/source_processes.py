@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +69,29 @@ def pynumaflow(socket: Path, records: int, payload_bytes: int, partitions: int) 
     finally:
         process.kill()  # it waits for its clients for a minute
         process.wait()
+
+
+@contextmanager
+def numaflow_go(checkout: Path, socket: Path, payload_bytes: int, partitions: int) -> Iterator[Server]:
+    """Build a source on a checkout of numaflow-go, which no module proxy need have, and run it."""
+    module = "github.com/numaproj/numaflow-go"
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "bench" / "numaflow_source", folder, dirs_exist_ok=True)
+        for step in (
+            ("mod", "edit", f"-replace={module}={checkout.resolve()}"),
+            ("mod", "tidy"),
+            ("build", "-o", "it"),
+        ):
+            subprocess.run(["go", *step], cwd=folder, check=True)
+        options = {"socket": socket, "payload-bytes": payload_bytes, "partitions": partitions}
+        given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        process = subprocess.Popen([f"{folder}/it", *given], text=True, stdout=subprocess.DEVNULL)
+        try:
+            wait_ready(f"unix:{socket}", process)
+            yield Server(f"unix:{socket}", process.pid)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def wait_ready(address: str, process: subprocess.Popen[str]) -> None:

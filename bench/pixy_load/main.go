@@ -1,6 +1,6 @@
 // Client process of bench.pixy: one job per line on stdin, one result per line on stdout.
 //
-// One connection per job; every caller repeats its call until the time is up. The gateway and the empty server get the
+// One connection per job, or one per caller if the calls are of the HTTP API; every caller repeats its call until the time is up. The gateway and the empty server get the
 // same calls. Messages are encoded field by field, so that the client takes as little of the cores as it can.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,17 @@ func requests(j job) (string, func([]byte) []byte, error) {
 	return "", nil, fmt.Errorf("kind %q is unknown", j.Kind)
 }
 
+// grpcCaller returns a function that makes a call of the job after the one before.
+func grpcCaller(j job, connection *grpc.ClientConn) (func() error, error) {
+	method, next, err := requests(j)
+	var answer []byte
+	return func() error {
+		request := next(answer)
+		answer = nil
+		return connection.Invoke(context.Background(), method, request, &answer, grpc.ForceCodecV2(raw{}))
+	}, err
+}
+
 // run lets the callers work and counts the calls that ended within the measurement.
 func run(j job) (measured, error) {
 	connection, err := grpc.NewClient(j.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -113,6 +125,12 @@ func run(j job) (measured, error) {
 		return measured{}, err
 	}
 	defer connection.Close()
+	newCaller := func() (func() error, error) { return grpcCaller(j, connection) }
+	if kind, isHTTP := strings.CutPrefix(j.Kind, "http "); isHTTP {
+		client := httpClient(j.Callers)
+		defer client.CloseIdleConnections()
+		newCaller = func() (func() error, error) { return httpCaller(j, kind, client) }
+	}
 	begin := time.Now().Add(time.Duration(j.WarmSeconds * float64(time.Second)))
 	end := begin.Add(time.Duration(j.Seconds * float64(time.Second)))
 	var counted, calls atomic.Int64
@@ -120,12 +138,9 @@ func run(j job) (measured, error) {
 	var callers sync.WaitGroup
 	for range j.Callers {
 		callers.Go(func() {
-			method, next, err := requests(j)
-			var answer []byte
+			call, err := newCaller()
 			for now := time.Now(); err == nil && now.Before(end) && failure.Load() == nil; now = time.Now() {
-				request := next(answer)
-				answer = nil
-				err = connection.Invoke(context.Background(), method, request, &answer, grpc.ForceCodecV2(raw{}))
+				err = call()
 				calls.Add(1)
 				if now = time.Now(); !now.Before(begin) && now.Before(end) {
 					counted.Add(1)

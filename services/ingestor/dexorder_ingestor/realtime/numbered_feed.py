@@ -408,6 +408,8 @@ class NumberedFeed:
     def _add(self, trades: Sequence[Trade]) -> list[Trade]:
         released = self._sequence.add(trades)
         self._note(released)
+        if self.gaps.closed:
+            released = [trade for trade in released if not self.gaps.were_closed_by(trade)]
         if self._recorded is not None:
             return released
         # the search may have missed the last trade before the start: then its successor is found after it

@@ -20,6 +20,7 @@ _REPEAT_NS = 30 * SECOND_NS
 """Shortest time between two queries about a gap."""
 _TOLERANCE_NS = SECOND_NS
 _MAX_GAPS = 500
+_MAX_CLOSED = 1_000
 _LAST_NUMBER = 2**62
 
 
@@ -66,6 +67,8 @@ class OpenGaps:
     def __init__(self, known: Iterable[ProvisionalSpan] = ()) -> None:
         """Continue with the spans of an earlier dispatch; spans without numbers are not queried."""
         self._gaps = [gap for each in known if (gap := _gap_of(each))]
+        self.closed: dict[int, int] = {}
+        """Times of the last trades that have closed a part of a gap, by number."""
 
     def __len__(self) -> int:
         """Return their number."""
@@ -93,9 +96,20 @@ class OpenGaps:
         for trade in trades:
             if self.has(trade):
                 found.append(trade)
+                self.closed[trade.number] = trade.time_ns
                 parts = (_without(gap, trade) if gap.has(trade) else (gap,) for gap in self._gaps)
                 self._gaps = [part for each in parts for part in each]
+        while len(self.closed) > _MAX_CLOSED:
+            del self.closed[next(iter(self.closed))]
         return found
+
+    def were_closed_by(self, trade: Trade) -> bool:
+        """Return whether a trade, or a copy of it, has closed a part of a gap.
+
+        Just after numbers have started again, a trade may fit into the gap before and follow the new numbers.
+        """
+        time_ns = self.closed.get(trade.number)
+        return time_ns is not None and abs(trade.time_ns - time_ns) <= _TOLERANCE_NS
 
     def has(self, trade: Trade) -> bool:
         """Return whether a trade closes a part of a gap."""

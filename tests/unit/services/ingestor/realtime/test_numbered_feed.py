@@ -227,6 +227,32 @@ def test_numbers_that_begin_again_twice_in_seconds_are_not_taken_for_successors(
     assert feed.settled_ns == second[-1].time_ns
 
 
+def test_a_trade_that_fits_an_earlier_gap_and_the_new_numbers_is_released_once() -> None:
+    """Numbers begin again a second before it, so its time alone does not tell to which sequence it belongs."""
+    second = [_trade(n, BEGIN_NS + SECOND_NS * (20 + n)) for n in (1, 2, 3)]
+    gap = ProvisionalSpan(
+        TimeRange(BEGIN_NS + 4 * SECOND_NS, second[0].time_ns + 1),
+        ProvisionalReason.IDS_BEGAN_AGAIN,
+        "2",
+        str(2**62),
+        BEGIN_NS,
+    )
+    feed = NumberedFeed(BY_TIME, BEGIN_NS, 2, now_ns=0, search=True, provisional=[gap])
+    tape = [_trade(59, BEGIN_NS - 1), _trade(60, BEGIN_NS + 1), _trade(1, BEGIN_NS + 4 * SECOND_NS), *second]
+    clock_ns, found = BEGIN_NS + 60 * SECOND_NS, list[Trade]()
+    feed.look_at_gaps(clock_ns, now_ns=0)
+    for step in range(20):
+        since_ns = feed.query().since_ns or 0
+        answer = TradeAnswer([trade for trade in tape if trade.time_ns >= since_ns], False, clock_ns)
+        with suppress(BadAnswer):
+            found += feed.answered(answer, now_ns=step * SECOND_NS)
+        seam, feed.seam = feed.seam, None
+        found += [*feed.late, *seam.tail, *seam.fresh] if seam else feed.late
+        feed.late = []
+        feed.look_at_gaps(clock_ns, now_ns=step * SECOND_NS)
+    assert sorted(found) == tape[1:]
+
+
 def test_numbers_that_all_answers_lack_are_skipped_and_told() -> None:
     feed = _begun(skip_answers=3)
     feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
