@@ -31,7 +31,7 @@ class Reporter:
     note: Callable[[str], None] = lambda text: None
     """A step before the first part starts, such as a download; called in another thread."""
     waiting: Callable[[Mapping[str, Path]], None] = lambda logs: None
-    """Called every second while parts are not ready, with the log file of each."""
+    """Called every second while parts are not ready, or while one is stopped, with the log file of each."""
 
 
 async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Reporter) -> None:
@@ -69,7 +69,7 @@ async def run_parts(parts: list[Part], directory: Path, relay_port: int, report:
                 await stop.wait()
                 announcing.cancel()
                 report.stopping()
-                await _stop(processes, kill_now)
+                await _stop(processes, kill_now, report)
     finally:
         await guard.stop()
         state.remove_state(directory)
@@ -106,14 +106,20 @@ async def _announce(processes: Mapping[str, PartProcess], report: Reporter) -> N
             report.waiting(late)
 
 
-async def _stop(processes: dict[str, PartProcess], kill_now: asyncio.Event) -> None:
+async def _stop(processes: dict[str, PartProcess], kill_now: asyncio.Event, report: Reporter) -> None:
     """Stop the parts one after the other; when ``kill_now`` is set, kill the remaining ones."""
+
+    async def stop_one(name: str, process: PartProcess) -> None:
+        stopping = asyncio.create_task(process.stop())
+        while not (await asyncio.wait((stopping,), timeout=_ANNOUNCE_SECONDS))[0]:
+            report.waiting({name: process.log_file})
+        await stopping
 
     async def in_order() -> None:
         last = [name for name in processes if name not in STOP_ORDER]
         for name in (*STOP_ORDER, *last):
             if name in processes:
-                await processes[name].stop()
+                await stop_one(name, processes[name])
 
     stopping, killing = asyncio.create_task(in_order()), asyncio.create_task(kill_now.wait())
     await asyncio.wait((stopping, killing), return_when=asyncio.FIRST_COMPLETED)

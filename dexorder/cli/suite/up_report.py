@@ -99,6 +99,7 @@ class ConsoleReporter:
     def stopping(self) -> None:
         """Print that the parts are being stopped."""
         self._stopping = True
+        self._waits_printed = int(time.monotonic() - self._started)
         self._print("stopping; a second signal kills the remaining parts")
 
     def _print(self, text: str) -> None:

@@ -176,15 +176,20 @@ async def test_part_that_ignores_sigterm_is_killed_with_its_children(tmp_path: P
     assert session_members(session) == []
 
 
-async def test_second_signal_kills_at_once(tmp_path: Path) -> None:
+async def test_a_part_that_takes_long_to_stop_is_named_and_a_second_signal_kills_all_at_once(tmp_path: Path) -> None:
     ready, stopping = asyncio.Event(), asyncio.Event()
     parts = [make_part(n, p, stop_seconds=600, STUBBORN="1") for n, p in zip("ab", free_ports(2), strict=True)]
-    report = Reporter(all_ready=ready.set, stopping=stopping.set)
+    named: asyncio.Queue[list[str]] = asyncio.Queue()
+    report = Reporter(
+        all_ready=ready.set,
+        stopping=stopping.set,
+        waiting=lambda logs: named.put_nowait(list(logs)) if stopping.is_set() else None,
+    )
     running = asyncio.create_task(run_parts(parts, tmp_path, 1, report))
     await ready.wait()
     sessions = [part.pid for part in suite_of(tmp_path).parts.values()]
     os.kill(os.getpid(), signal.SIGINT)
-    await stopping.wait()
+    assert await named.get() == ["a"]
     os.kill(os.getpid(), signal.SIGINT)
     await running
     assert [session_members(session or 0) for session in sessions] == [[], []]
