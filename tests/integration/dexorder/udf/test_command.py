@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.paths import ROOT
 from tests.rig.command import dexorder
 
 ROWS = "".join(json.dumps({"time": n, "ticker": "A", "close": float(n), "value": float(n)}) + "\n" for n in range(8))
-AGENT = f"{sys.executable} {ROOT / 'tests' / 'peers' / 'udf_agent.py'}"
+AGENT = shlex.join((sys.executable, str(ROOT / "tests" / "peers" / "udf_agent.py")))
 
 
 def run(*arguments: str, text: str = ROWS) -> tuple[int, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -116,7 +117,9 @@ AFTER_PERIODS = ["--format", "jsonl", "udsource", "15m", "BTC/EUR.SIM BTC/USDT.S
 def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     """The script that the command shows, in a real bash: what a person gets who presses TAB."""
     command = tmp_path / "dexorder"
-    command.write_text(f"#!{sys.executable}\nfrom dexorder.cli import main\nmain()\n")  # as pip writes it
+    program = "import sys; from dexorder.cli import main; sys.argv[0] = 'dexorder'; main()"
+    line = shlex.join((sys.executable, "-c", program))  # a first line could not name a path with a space
+    command.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
     command.chmod(0o755)
     script = """
 source <(dexorder --show-completion bash)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def kill(host: UdfHost) -> None:
 
 def test_a_process_that_is_killed_before_it_is_ready_is_started_again(tmp_path: Path) -> None:
     once = tmp_path / "killed"
-    program = f"if [ -e {once} ]; then exec {sys.executable} {AGENT} mirror; fi; touch {once}; kill -9 $$"
+    program = f"if [ -e {once} ]; then exec {shlex.join((sys.executable, AGENT))} mirror; fi; touch {once}; kill -9 $$"
     with started(replace(spec("mirror"), prog="sh", args=("-c", program), backoff_seconds=0.01)) as host:
         assert host.restarts == 1
         assert len(host.process(numbered(0, 3)) + host.checkpoint()[0]) == 3
