@@ -20,7 +20,7 @@ func httpCaller(j job, kind string, client *http.Client) (func() error, error) {
 	messages := fmt.Sprintf("http://%s/topics/%s/messages", j.Address, j.Topic)
 	post := func(query string) func() (*http.Response, error) {
 		return func() (*http.Response, error) {
-			return client.Post(messages+query, "application/octet-stream", bytes.NewReader(value))
+			return client.Post(messages+query, "text/plain", bytes.NewReader(value))
 		}
 	}
 	var ask func() (*http.Response, error)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Any
 
+import orjson
 from aiohttp import web
 
 from dexorder_common.metrics import CallMetrics
@@ -154,12 +155,13 @@ class HttpApi:
         """
         host = request.headers.get("Host", "")
         name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
-        if context.peer() != "unix:" and "." in name and name not in self._hosts and not _is_address(name):
+        if "." in name and name not in self._hosts and not _is_address(name) and context.peer() != "unix:":
             raise NotAllowed(
                 f"Host {host[:100]!r} is not a name of this server; DEXORDER_GATEWAY_HTTP_HOSTS lists its names"
             )
 
 
+@lru_cache(maxsize=64)
 def _is_address(host: str) -> bool:
     try:
         ip_address(host.strip("[]"))
@@ -179,4 +181,8 @@ async def _ping(request: web.Request) -> web.Response:
 
 
 def _json(body: Any, status: int = 200) -> web.Response:
-    return web.Response(body=json.dumps(body, indent=2).encode(), status=status, content_type="application/json")
+    try:
+        text = orjson.dumps(body, option=orjson.OPT_INDENT_2)
+    except TypeError:  # a name with a lone surrogate, which stands for a byte that is not UTF-8
+        text = json.dumps(body, indent=2).encode()
+    return web.Response(body=text, status=status, content_type="application/json")
