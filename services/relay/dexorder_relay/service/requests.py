@@ -22,7 +22,7 @@ from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_p
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.reading.fetch_ohlc import Submit
-from dexorder_relay.requests.queries import page_size, read_token
+from dexorder_relay.requests.queries import fitting, page_size, read_token
 
 log = structlog.get_logger(__name__)
 RECORDS_AT_ONCE = 100
@@ -98,12 +98,15 @@ class RequestRpcs:
         state = RequestState.from_number(request.state) if request.state else None
         client_id = access.listed(current_caller(), request.client_id)
         records = await self.engine.queries.records(client_id, state, read_token(request.page_token), size)
-        answer = history_pb.ListRequestsResponse()
-        answer.next_page_token = str(records[-1].sequence) if len(records) == size else ""
+        encoded = list[history_pb.RequestRecord]()
         for first in range(0, len(records), RECORDS_AT_ONCE):
-            answer.records.extend(map(messages.encode_record, records[first : first + RECORDS_AT_ONCE]))
+            encoded += map(messages.encode_record, records[first : first + RECORDS_AT_ONCE])
             await asyncio.sleep(0)
-        return answer
+        page = fitting(encoded)  # ranges that are missing may take many bytes
+        is_last = len(page) == len(records) < size
+        return history_pb.ListRequestsResponse(
+            records=page, next_page_token="" if is_last or not page else str(records[len(page) - 1].sequence)
+        )
 
     async def CancelRequest(
         self, request: history_pb.CancelRequestRequest, _: object

@@ -17,7 +17,7 @@ from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as udf_pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as udf_rpc
 from dexorder_relay.requests import queries
 from tests.series_messages import series
-from tests.unit.services.relay.harness import TICKER, Suite, at, suite
+from tests.unit.services.relay.harness import TICKER, Suite, at, request, suite
 
 COUNT, LIMIT = 6, 1_000
 """Each entry has about a third of the limit, so two or three fit."""
@@ -31,6 +31,7 @@ async def fill(s: Suite, udfs: Any) -> None:
     await s.ingestors.ReportInstruments(ipb.ReportInstrumentsRequest(exchange="SIM", instruments=markets, fetched_ns=1))
     status = udf_pb.UdfStatus(name="u0", state=udf_pb.UDF_STATE_RUNNING)
     for n in range(COUNT):
+        await s.relay.history.SubmitHistorical(request(f"r{n}{LONG[:100]}", 0, 10))
         sql = f"SELECT `close` FROM ohlc WHERE `close` > {n}{' ' * 300}"
         trigger = ingest.CEPTriggerRequest(trigger_id=f"t{n}", sql_pattern=sql, tickers=[TICKER], callback_id="c")
         await s.relay.trigger.RegisterTrigger(trigger_pb.RegisterTriggerRequest(trigger=trigger))
@@ -58,20 +59,21 @@ async def test_a_listing_of_large_entries_comes_in_pages_that_fit(
         udfs = udf_rpc.UdfRegistryServiceStub(s.channel)
         await fill(s, udfs)
         listings: list[tuple[Any, Any, str]] = [
+            (s.relay.history.ListRequests, history_pb.ListRequestsRequest(), "records"),
             (s.relay.history.ListInstruments, history_pb.ListInstrumentsRequest(exchange="SIM"), "instruments"),
             (s.relay.trigger.ListTriggers, trigger_pb.ListTriggersRequest(), "triggers"),
             (udfs.ListUdfs, udf_pb.ListUdfsRequest(), "udfs"),
             (udfs.ListUdfLogs, udf_pb.ListUdfLogsRequest(name="u0"), "lines"),
             (s.relay.rows.ListReceipts, rows_pb.ListReceiptsRequest(), "receipts"),
         ]
-        for call, request, field in listings:
+        for call, wanted, field in listings:
             pages, entries = 0, list[str]()
             while True:
-                answer = await call(request)
+                answer = await call(wanted)
                 found = getattr(answer, field)
                 assert len(found) >= 1 and sum(each.ByteSize() for each in found) <= LIMIT, field
                 pages, entries = pages + 1, [*entries, *map(str, found)]
                 if not answer.next_page_token:
                     break
-                request.page_token = answer.next_page_token
+                wanted.page_token = answer.next_page_token
             assert (len(entries), len({*entries})) == (COUNT, COUNT) and pages >= 2, field

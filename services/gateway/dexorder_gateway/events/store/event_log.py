@@ -20,7 +20,7 @@ from dexorder_gateway.events.store import schema
 
 MAX_EVENTS = 256
 MAX_BYTES = 1 << 20
-"""Size of one batch, which a session that catches up holds in memory."""
+"""Size of one batch, which a session that catches up holds in memory, and of the events of a page."""
 
 
 class ReplayBatch(NamedTuple):
@@ -94,10 +94,10 @@ class EventLog:
         """Return the record of an event; None if it is not stored."""
         with self._open() as db:
             rows = self._records(db, "container = ? AND event_id = ?", (key.container, key.event_id), 1)
-            return rows[0][1] if rows else None
+            return next((record for _, record in rows), None)
 
     def page(self, query: EventQuery) -> EventPage:
-        """Return a page of records, newest first."""
+        """Return a page of records, newest first: at most `MAX_BYTES` of events, of which one alone may have more."""
         conditions = {
             "user_id = ?": query.user_id or None,
             "container = ?": query.container or None,
@@ -105,11 +105,16 @@ class EventLog:
             "number < ?": query.before,
         }
         wanted = {condition: value for condition, value in conditions.items() if value is not None}
+        found, before, size_bytes = list[EventRecord](), 0, 0
         with self._open() as db:
             rows = self._records(db, " AND ".join(wanted) or "true", tuple(wanted.values()), query.size + 1)
-        more = len(rows) > query.size
-        rows = rows[: query.size]
-        return EventPage(tuple(record for _, record in rows), rows[-1][0] if more else None)
+            for number, record in rows:
+                size_bytes += len(record.body)
+                if len(found) == query.size or (found and size_bytes > MAX_BYTES):
+                    return EventPage(tuple(found), before)
+                found.append(record)
+                before = number
+        return EventPage(tuple(found), None)
 
     def replay(self, epoch: str, user_id: str, cursor: Cursor | None, newest: int, *, reset: bool) -> Replay:
         """Return the first events for a session that opens.
@@ -137,13 +142,13 @@ class EventLog:
     @staticmethod
     def _records(
         db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int
-    ) -> list[tuple[int, EventRecord]]:
+    ) -> Iterator[tuple[int, EventRecord]]:
         # The inner SELECT sorts without reading whole rows; only rows of the page are read.
         sql = (
             f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
             f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"
         )
-        return [_record(db, row) for row in db.execute(sql, (*values, size)).fetchall()]
+        return (_record(db, row) for row in db.execute(sql, (*values, size)))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

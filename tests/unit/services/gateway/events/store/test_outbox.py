@@ -268,6 +268,21 @@ def test_pages_are_newest_first_and_filtered(
     assert pages == [f"e{n}" for n in found]
 
 
+def test_pages_of_large_events_fit_and_lose_none(path: Path, outbox: EventOutbox) -> None:
+    """Events of the largest payload: 100 of them, a page by default, would be more than a message of gRPC may have."""
+    events = [event(f"e{n}", payload=bytes(65_536)) for n in range(40)]
+    outbox.write(changes(accepted=[live(each) for each in events]))
+    pages, before = list[list[str]](), None
+    while True:
+        found = EventLog(path).page(EventQuery(before=before))
+        assert sum(len(record.body) for record in found.records) <= MAX_BYTES
+        pages.append([record.key.event_id for record in found.records])
+        if (before := found.before) is None:
+            break
+    assert [len(each) for each in pages] == [15, 15, 10]
+    assert [each for page in pages for each in page] == [each.key.event_id for each in reversed(events)]
+
+
 def test_sessions_get_queued_events_or_all_after_a_position(path: Path, outbox: EventOutbox) -> None:
     filled(outbox)
     log = EventLog(path)
