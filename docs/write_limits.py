@@ -51,7 +51,8 @@ INTRODUCTION = """# Limits
 
 Who may use how much of what, and what happens above it. `make docs` writes this page from the code and
 `docs/limits.toml`; a test fails for an RPC, a frame or a port without a row, and each row names the test that attacks
-it. Values are the defaults. [Settings](settings.md) change those with a variable, and an entry of the
+it. `tests/limit_breaks.toml` takes each limit away, and `make nightly` shows that the test notices it. Values are the
+defaults. [Settings](settings.md) change those with a variable, and an entry of the
 [callers file](security.md#quotas) changes the quotas of one client. Limits of clients need
 [identity](security.md#identity): without it, every process that reaches a port is trusted.
 

@@ -1,8 +1,9 @@
-"""Runs breaks of guarantees: small changes of the code that the test named in GUARANTEES.md must notice.
+"""Runs breaks of guarantees and limits: small changes of the code that the test named in their row must notice.
 
-``breaks.toml`` has at least one for each row of that page. ``python -m tests.breaks`` applies each of them alone in a
-copy of the tree, runs its test there, and prints a table; words select those whose row, file or test contains one of
-them. All tests run first on the unbroken copy: a test that fails there shows nothing, so its breaks do not run.
+``breaks.toml`` has at least one for each row of GUARANTEES.md, and ``limit_breaks.toml`` for each row of
+docs/limits.toml. ``python -m tests.breaks`` applies each of them alone in a copy of the tree, runs its test there, and
+prints a table; words select those whose row, file or test contains one of them (``limit:`` selects the limits). All
+tests run first on the unbroken copy: a test that fails there shows nothing, so its breaks do not run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import pytest
 
 from tests.paths import ROOT
 
-BREAKS = ROOT / "tests" / "breaks.toml"
+BREAKS = ROOT / "tests" / "breaks.toml", ROOT / "tests" / "limit_breaks.toml"
+LIMITS = ROOT / "docs" / "limits.toml"
 SOURCES = (
     ".",
     *(f"services/{each}" for each in ("common", "relay", "ingestor", "udsource", "gateway", "exchange_sim")),
@@ -43,9 +45,10 @@ class Break:
     """A change of one file.
 
     Attributes:
-        row: Boundary and guarantee of the row of GUARANTEES.md, joined by a colon.
+        row: Boundary and guarantee of the row of GUARANTEES.md, or ``limit`` and a resource of docs/limits.toml, joined
+            by a colon.
         text: Stands once in the file.
-        test: Test of the row that must fail, as the page names it.
+        test: Test of the row that must fail, as the row names it.
     """
 
     row: str
@@ -73,13 +76,13 @@ class Break:
 
 def read_breaks() -> list[Break]:
     """Return all breaks, those of fast tests first."""
-    found = [Break(**each) for each in tomllib.loads(BREAKS.read_text())["break"]]
+    found = [Break(**each) for path in BREAKS for each in tomllib.loads(path.read_text())["break"]]
     return sorted(found, key=lambda each: TIERS.index(each.test.partition("/")[0]))
 
 
 def rows() -> dict[str, list[str]]:
-    """Return the tests of each row of GUARANTEES.md."""
-    found = {}
+    """Return the tests of each row of GUARANTEES.md, and the test of each row of docs/limits.toml."""
+    found = {f"limit: {each['resource']}": [each["test"]] for each in tomllib.loads(LIMITS.read_text())["limit"]}
     for line in (ROOT / "tests" / "GUARANTEES.md").read_text().splitlines():
         if tests := re.findall(r"`([\w/]+\.py::\w+)`", line):
             boundary, guarantee = line.strip("| ").split(" | ")[:2]

@@ -38,6 +38,20 @@ def connect(address: str, kind: bytes = b"DEALER") -> socket.socket:
     return made
 
 
+def is_closed_in_an_endless_message(address: str, kind: bytes = b"DEALER") -> bool:
+    """Send frames of one message; return whether the other side closes the connection instead of reading 60 MB."""
+    more = message(bytes(10_000), b"")[: -len(message(b""))]
+    with connect(address, kind) as peer:
+        try:
+            for _ in range(6_000):  # more than the buffers between the peer and libzmq
+                peer.sendall(more)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return False
+
+
 def reset(peer: socket.socket) -> None:
     """Reset the connection, as a host does whose process has died while bytes are in flight."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

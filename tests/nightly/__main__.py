@@ -84,7 +84,7 @@ PARTS = (
         " --hypothesis-profile=nightly --hypothesis-seed={seed}",
         lane=Lane.COMPUTING,
     ),
-    Part("breaks", 4_800, command="python -m tests.breaks", lane=Lane.COMPUTING),
+    Part("breaks", 7_200, command="python -m tests.breaks", lane=Lane.COMPUTING),
     Part(
         "mutations",
         2_400,

@@ -1,4 +1,4 @@
-"""Each guarantee has a break that its test notices; `make nightly` runs them (`tests/breaks.py`)."""
+"""Each guarantee and each limit has a break that its test notices; `make nightly` runs them (`tests/breaks.py`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BREAKS = read_breaks()
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_each_guarantee_has_a_break(row: str) -> None:
-    assert any(each.row == row for each in BREAKS), f"add a break of {row!r} to tests/breaks.toml"
+def test_each_guarantee_and_each_limit_has_a_break(row: str) -> None:
+    assert any(each.row == row for each in BREAKS), f"add a break of {row!r} to tests/{{breaks,limit_breaks}}.toml"
 
 
 @pytest.mark.parametrize("each", BREAKS, ids=lambda each: f"{each.file}-{each.test.rpartition(':')[2]}")

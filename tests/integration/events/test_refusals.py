@@ -9,7 +9,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
-from tests.integration.events.container import CRITICAL, PATIENCE_S, USER_EVENT, VERSION, event
+from tests.integration.events.container import CRITICAL, INFORMATIONAL, PATIENCE_S, USER_EVENT, VERSION, event
 from tests.integration.events.rig import Rig
 
 TELEGRAM, EMAIL, WEB = given.TELEGRAM, given.EMAIL, given.WEB
@@ -97,6 +97,13 @@ async def test_22_a_payload_of_64_kib_and_one_byte_is_too_large(rig: Rig) -> Non
         await container.queued(fits := event(user, "c-2", CRITICAL, [WEB], payload=padded(MAX_PAYLOAD)))
         async with rig.session(user) as session:
             assert (await session.take()).event.payload == fits.payload
+            await container.delivered(fits)
+            await container.send(told := event(user, "i-1", INFORMATIONAL, payload=padded(MAX_PAYLOAD + 1)))
+            assert await container.failed(told) == "payload too large"
+            await container.subscribed(user)
+            large = event(user, "i-2", INFORMATIONAL, payload=padded(MAX_PAYLOAD + 1))
+            await container.publish(large, event(user, "i-3", INFORMATIONAL))
+            assert (await session.next()).event.event_id == "i-3"
 
 
 async def test_22_a_frame_above_the_limit_costs_the_connection(rig: Rig) -> None:

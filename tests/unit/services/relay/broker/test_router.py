@@ -21,6 +21,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_relay.broker.router import open_broker
 from dexorder_relay.metrics import RelayMetrics
+from tests import zmtp
 from tests.unit.services.relay.harness import at, minute, settings, suite, until
 
 GARBAGE: list[tuple[str, list[bytes]]] = [
@@ -90,6 +91,15 @@ async def test_oversized_frames_and_raw_bytes_cost_the_peer_its_connection_not_t
         assert cut["event"] == zmq.EVENT_DISCONNECTED
         huge.socket.disable_monitor()
         watch.close()
+        ingestor = await s.offering()
+        await s.queued("r", 0, 10)
+        assert (await ingestor.take()).request_id == "r"
+
+
+async def test_a_message_without_an_end_costs_its_connection_and_no_memory(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dexorder_common.messaging.zmq_tcp_proxy.STUCK_SECONDS", 0.2)
+    async with suite(tmp_path) as s:
+        assert await asyncio.to_thread(zmtp.is_closed_in_an_endless_message, s.running.broker_address)
         ingestor = await s.offering()
         await s.queued("r", 0, 10)
         assert (await ingestor.take()).request_id == "r"

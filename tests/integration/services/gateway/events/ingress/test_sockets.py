@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
 import zmq
 
 from dexorder.events import PublisherSettings
@@ -14,6 +16,7 @@ from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.ingress.sockets import EventSockets, open_sockets
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
+from tests import zmtp
 
 SENT = 400
 SECONDS = 30.0
@@ -78,6 +81,20 @@ def test_heartbeats_are_answered_while_messages_wait() -> None:
         send(dealer, WINDOW * SENT_AGAIN)
         assert not monitor.poll(1000), "a slow disk must not look like a gateway that has disconnected"
         until_read(ports, WINDOW * SENT_AGAIN)
+
+
+@pytest.mark.parametrize(("port", "kind"), [("router_address", b"DEALER"), ("sub_address", b"XPUB")])
+def test_a_message_without_an_end_costs_its_connection_and_no_memory(
+    monkeypatch: pytest.MonkeyPatch, port: str, kind: bytes
+) -> None:
+    monkeypatch.setattr("dexorder_common.messaging.zmq_tcp_proxy.STUCK_SECONDS", 0.2)
+    settings = EventsSettings(sub="tcp://127.0.0.1:0", router="tcp://127.0.0.1:0")
+    with open_sockets(settings, ContainersFile(None), print) as ports, ThreadPoolExecutor(1) as attacker:
+        closed = attacker.submit(zmtp.is_closed_in_an_endless_message, getattr(ports, port), kind)
+        while not closed.done():
+            ports.wait(20, router=True, sub=True)
+            assert not list(ports.events(SENT)) and not list(ports.published(SENT))
+    assert closed.result()
 
 
 def test_container_that_disconnects_within_a_message_does_not_abort_the_process() -> None:

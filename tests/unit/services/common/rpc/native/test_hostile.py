@@ -41,6 +41,8 @@ from tests.unit.services.common.rpc.native.rig import (
 
 pytestmark = NEEDS_MODULE
 CANCEL = (8).to_bytes(4)
+STATUS_431 = b"H\x83i\x90\xff"
+"""``:status: 431`` by RFC 7541: name 8 of the static table, three characters in Huffman's code."""
 NO_WINDOW = b"\0\x04\0\0\0\0"
 """A setting: streams of the server may send nothing."""
 
@@ -208,8 +210,9 @@ async def test_headers_over_the_limit_end_their_call() -> None:
     async with serving(Handlers()) as address, connected(address) as client:
         more = [(f"k{number}", "v" * 100) for number in range(200)]
         head = block(f"/{SERVICE}/echo", *more)
-        client.send(packed(HEADERS, 0, 1, head[:16_000]), packed(9, END_HEADERS, 1, head[16_000:]))
-        assert await client.ended(1)
+        client.send(packed(HEADERS, END_STREAM, 1, head[:16_000]), packed(9, END_HEADERS, 1, head[16_000:]))
+        found = await client.until((HEADERS,))
+        assert found is not None and (found[1] & END_STREAM, found[2:]) == (END_STREAM, (1, STATUS_431))
         assert await still_serves(client, 3)
 
 
