@@ -29,8 +29,6 @@ from dexorder_relay.store import triggers as store
 
 log = structlog.get_logger(__name__)
 MAX_EVENTS = 10_000
-MAX_TRIGGERS = 1_000
-"""Triggers of a RegisterTriggers call; the size of a message limits their bytes."""
 MAX_REASON = 1_000
 
 
@@ -49,8 +47,8 @@ class TriggerRpcs:
 
     async def RegisterTriggers(self, request: pb.RegisterTriggersRequest, _: object) -> pb.RegisterTriggersResponse:
         """Register triggers; an error in one trigger is a status in its ack."""
-        if not 1 <= len(request.triggers) <= MAX_TRIGGERS:
-            raise InvalidRequest(f"triggers has {len(request.triggers)} entries; 1 to {MAX_TRIGGERS} are allowed")
+        if not request.triggers:
+            raise InvalidRequest("triggers is empty; name 1 to 1,000 triggers")
         outcomes = await self._register(request.triggers)
         return pb.RegisterTriggersResponse(acks=map(self._ack, request.triggers, outcomes))
 
