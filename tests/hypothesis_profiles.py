@@ -10,12 +10,18 @@ from types import ModuleType
 
 
 def register_profiles() -> None:
-    """Draw the same examples in every run of the gate. `make nightly` draws new ones and prints the seed."""
-    from hypothesis import settings
+    """Draw the same examples in every run of the gate. `make nightly` draws new ones and prints the seed.
+
+    Of a mutation only whether a test fails is of interest, so its example is not made smaller.
+    """
+    from hypothesis import Phase, settings
     from hypothesis.internal.conjecture import providers
     from hypothesis.internal.constants_ast import Constants
 
     settings.register_profile("gate", deadline=None, derandomize=True)
+    settings.register_profile(
+        "mutations", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate, Phase.target]
+    )
     settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
     settings.load_profile("gate")
 
@@ -23,11 +29,11 @@ def register_profiles() -> None:
     local_constants = providers._get_local_constants
 
     def constants() -> Constants:
-        """Return the constants of our modules that hypothesis draws, too: none in the gate.
+        """Return the constants of our modules that hypothesis draws, too: only in the night.
 
         They are those of the modules that are loaded, which differ between workers and orders of tests.
         """
-        return no_constants if settings.get_current_profile_name() == "gate" else local_constants()
+        return local_constants() if settings.get_current_profile_name() == "nightly" else no_constants
 
     providers._get_local_constants = constants
 

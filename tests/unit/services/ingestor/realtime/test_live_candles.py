@@ -145,3 +145,16 @@ def test_an_amendment_that_waits_is_told_at_the_end_of_a_dispatch_and_outlives_a
         builder.skip(_START_NS + 600 * SECOND_NS)
         (waiting,) = builder.close(_START_NS + 600 * SECOND_NS, now_ns=2 if flush else SECOND_NS + 1, flush=flush)
         assert waiting.amends and [candle.volume for candle in waiting.candles] == [2.0]
+
+
+def test_the_oldest_kept_candle_is_rebuilt_in_its_place_and_a_later_trade_amends_it() -> None:
+    builder = LiveCandles({60: _START_NS})
+    first, second, third = (Trade(_START_NS, n, str(n), 2.0, 1.0, "", 1, 0) for n in (1, 2, 3))
+    builder.add([first])
+    end_ns = _START_NS + 300 * SECOND_NS  # five periods are kept
+    builder.close(end_ns, now_ns=0)
+    builder.rebuild(60, _START_NS, [first, second])
+    builder.add([third])
+    assert not builder.doubtful
+    (closed,) = builder.close(end_ns, now_ns=0)
+    assert [candle.volume for candle in closed.candles] == [3.0]

@@ -1,0 +1,1 @@
+"""Mutations of pure modules: small changes of the syntax tree, which the nearest unit tests must notice."""
