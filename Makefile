@@ -92,10 +92,10 @@ compiled-tests: setup  # pytest rewrites each test once; without this every work
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
 	$(PY) -m pytest $(PARALLEL) -m "not smoke and not nightly and not soak"
 
-COVERED ?= tests/unit
+COVERED ?= tests/unit --ignore=tests/unit/simulation
 coverage: classes  ## Lines and branches of all packages that tests reach; COVERED=tests/unit/services/relay for some of them.
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -q $(COVERED)
+	$(PY) -m coverage run -m pytest -q $(PARALLEL) $(COVERED)
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 

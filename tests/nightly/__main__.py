@@ -28,9 +28,11 @@ from tests.paths import ROOT
 PAGE = ROOT / "bench" / "results" / "nightly.md"
 GATE = "not smoke and not nightly and not soak"
 PARALLEL = "-n 4 --dist loadgroup --no-loadscope-reorder"
+COVERED = "tests/unit --ignore=tests/unit/simulation"
+"""The simulation runs many lines and says of few of them what they must do."""
 COVERAGE = (
-    "python -m coverage erase && python -m coverage run -m pytest -q tests/unit && "
-    "python -m coverage combine --quiet && python -m coverage report"
+    f"python -m coverage erase && python -m coverage run -m pytest -q {PARALLEL} {COVERED}; tests=$?; "
+    "python -m coverage combine --quiet && python -m coverage report && exit $tests"
 )
 
 
