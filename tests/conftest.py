@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -77,3 +78,9 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     """End a run by groups if xdist does not see them: it distributes by the group that it appends to each id."""
     if node.config.getoption("dist") == "loadgroup" and not all("@" in item_id.rpartition("]")[2] for item_id in ids):
         raise pytest.UsageError("xdist does not group the tests; this version of pytest needs another version of it")
+
+
+def pytest_sessionfinish() -> None:
+    """Write what coverage has measured: xdist kills a worker that needs more than ten seconds to end."""
+    if (coverage := sys.modules.get("coverage")) is not None and (measured := coverage.Coverage.current()) is not None:
+        measured.save()

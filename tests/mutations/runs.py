@@ -5,6 +5,7 @@ The first way loads nothing twice. The second is the way in which Python would l
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import os
 import pickle
@@ -149,7 +150,7 @@ class _Forks:
 
 def _passes(session: pytest.Session, items: Sequence[pytest.Item]) -> bool:
     """Run tests; return whether all pass, at once after the first that fails."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for item, following in itertools.zip_longest(items, items[1:]):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
             return False
@@ -161,7 +162,7 @@ def _known(session: pytest.Session, modules: Sequence[str]) -> Known:
     files = {module: str(ROOT / f"{module}.py") for module in modules}
     measured = coverage.Coverage(data_file=None, config_file=False, include=list(files.values()))
     measured.start()
-    for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+    for item, following in itertools.zip_longest(session.items, session.items[1:]):
         measured.switch_context(item.nodeid)
         failed, began = session.testsfailed, time.process_time()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import dexorder_cep.run.engine as engine_module
 import dexorder_cep.run.matcher as matcher
 from dexorder_cep import CompiledTrigger, Engine, Firing, Outcome, Suspension, TriggerEnded, compile_trigger
+from dexorder_cep.run.delivery import Heard
 from dexorder_cep.run.engine_state import EngineState
 from dexorder_common.model.errors import InvalidRequest
 
@@ -244,3 +246,35 @@ def test_of_the_millisecond_in_which_a_record_ends_only_what_follows_it_fires(na
             engine = Engine.load(engine.dump()) if is_restarted else engine
             found += engine.add("t", 1, compiled, border_ns + 1, tickers={"X"}) if late else []
             assert ids(found) == ["new", "last"], (delay, is_restarted)
+
+
+def test_a_match_has_the_times_of_its_rows_also_when_older_rows_are_no_longer_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "RING_ROWS", 10)
+    engine, _ = engine_with(DIP)
+    engine.feed_candles("X", 60, candles(*[10.0] * 600))
+    (firing,) = engine.feed_candles("X", 60, candles(9, 8, 8.5, start=600))
+    assert isinstance(firing, Firing)
+    times = firing.context["match_start"], firing.context["match_end"]
+    assert times == (str(599 * MINUTE_NS), str(602 * MINUTE_NS))
+
+
+def test_candles_before_those_of_the_warm_up_are_late_for_a_new_trigger() -> None:
+    engine = Engine()
+    engine.add("old", 1, compile_trigger("close > 100", {}), 0)
+    engine.feed_candles("X", 60, candles(1, 2, 3))
+    engine.add("t", 2, compile_trigger("SELECT close FROM ohlc WHERE close > 10", {"delay_ms": "60000"}), 0)
+    assert closes_of(engine.feed_candles("X", 60, [candle(1, 99.0)])) == []
+    assert closes_of(engine.feed_candles("X", 60, candles(11, 12, 13, start=3))) == [11.0]
+
+
+def test_a_registration_keeps_what_it_has_heard_and_its_pauses_for_each_market() -> None:
+    engine, _ = engine_with(DIP)
+    registration = engine.registrations["t"]
+    assert registration.silent_ns == 0
+    for number, ticker in enumerate("XYZ"):
+        registration.hear(ticker, Heard(number, frozenset()))
+    assert [registration.silent_until(ticker) for ticker in "XYZ"] == [0, 1, 2]
+    registration.silent = {"X": [(1, 5), (7, 9)], "Y": [(2, 6)]}
+    assert registration.silent_ns == 9

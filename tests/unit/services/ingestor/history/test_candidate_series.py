@@ -18,7 +18,8 @@ class Answers:
 
     def __init__(self) -> None:
         windows = QueryWindows(60, CallLimits(10), closed_end_ns=minutes(60, 0).start_ns)
-        self.candidates = Candidates(windows, Agreement())
+        self.agreement = Agreement()
+        self.candidates = Candidates(windows, self.agreement)
 
     def add(self, first: int, end: int, *opens: int) -> None:
         """Take an answer about the minutes before ``end`` that has candles at these ones."""
@@ -46,3 +47,14 @@ def test_a_series_whose_last_candle_is_dropped_is_gone() -> None:
     answers.add(0, 10, 3)
     answers.candidates.drop(minutes(3, 0).start_ns)
     assert answers.candidates.lead(minutes(0, 10)) is None
+
+
+def test_a_series_that_answers_deny_is_dropped_and_counted_as_another_markets() -> None:
+    answers = Answers()
+    answers.add(0, 10, 3)
+    for number in range(1, 60):  # noqa: B007
+        answers.add(0, 10)
+        if answers.candidates.lead(minutes(0, 10)) is None:
+            break
+    assert number > 3 and answers.candidates.lead(minutes(0, 10)) is None
+    assert answers.agreement.foreign.counted.untrue == 1

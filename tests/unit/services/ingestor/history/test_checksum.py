@@ -245,3 +245,12 @@ def test_limit_far_below_the_known_one_costs_calls_only(returned: int, wide: boo
     outcome = fetch(job, warm())
     check_whole(outcome)
     assert outcome.exchange.calls <= 1.5 * 6_000 / abs(returned)
+
+
+def test_cells_that_are_given_up_are_the_first_and_all_that_open_before_a_time() -> None:
+    windows = QueryWindows(60, CallLimits(10), closed_end_ns=minutes(600, 0).start_ns)
+    cells = {t: MARKET[t] for t in opens(0, 5, 10, 15, 20, 25)}
+    for until, given_up, left in ((0, 5, 5), (5, 5, 5), (6, 10, 10), (15, 15, 15), (99, 30, None)):
+        stream = CellStream(minutes(0, 30), 300, cells, windows, AnswerShapes(), 1e-9)
+        assert stream.give_up(minutes(until, 0).start_ns) == minutes(0, given_up)
+        assert (stream.cell and stream.cell.start_ns) == (None if left is None else opens(left)[0])

@@ -13,6 +13,7 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times
+from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.history.newest import Newest
@@ -42,6 +43,7 @@ def page(*absent: int) -> CandlePage:
         ("no hole, and later candles of another answer", (), -30, 1, 29),
         ("the last candle", (29,), 28, 60, 29),
         ("the last candle, seen later candles", (29,), 31, 120, 30),
+        ("the last candle, seen the next one", (29,), 30, 120, 30),
         ("a quiet market", (27, 28, 29), 26, 599, 29),
         ("a market quiet for long", (27, 28, 29), 26, 600, 30),
         ("the last minutes of a quiet market", tuple(range(10, 30)), 9, 1, 20),
@@ -69,6 +71,14 @@ def test_young_candle_is_closed_only_as_an_answer_with_a_later_one_has_it() -> N
     known.note([*whole.candles, candle(opens(30)[0], close=1.0)])
     assert known.settled_end_ns(whole) == opens(30)[0]
     assert known.settled_end_ns(half) == opens(29)[0]
+
+
+def test_young_candle_of_a_minute_whose_trade_ids_have_no_gap_is_closed() -> None:
+    known = Newest(60, delay_seconds=120, is_marked=False, now_ns=END_NS + SECOND_NS)
+    known.note(page().candles)
+    for first, settled in ((29, 30), (30, 29)):
+        proof = Proof(minutes(first, 1), ProofKind.TRADE_IDS, 1, END_NS, END_NS)
+        assert known.settled_end_ns(replace(page(), proofs=(proof,))) == opens(settled)[0]
 
 
 class Late(Exchange):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dexorder_common.lake.coverage import Claim, Order
+from dexorder_common.lake.coverage import Claim, Order, Retraction
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import coverage, dispatches
-from dexorder_relay.state.changes import AbsencesChanged, Changes
+from dexorder_relay.state.changes import AbsencesChanged, Changes, ValueStored
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import SERIES, at, history_state, minute, span
@@ -95,6 +96,9 @@ def test_candles_that_turned_up_and_are_taken_back_before_they_are_announced_are
     assert [each.span for change in changes if isinstance(change, AbsencesChanged) for each in change.change.added] == [
         span(2, 4)
     ]
+    assert Retraction(SERIES, span(2, 4), Order(3, NOW_NS)) in [
+        change.value for change in changes if isinstance(change, ValueStored)
+    ]
 
 
 # ---- provisional absences, derived from claims ----------------------------------------------------------------------
@@ -120,9 +124,15 @@ class Told:
         return Claim(SERIES, self.span, number, asked_ns, tuple(intersect([self.empty], self.span)), evidence=evidence)
 
 
+def known(*kinds: str) -> list[Told]:
+    return [Told(span(0, 5), span(0, 5), kind, 0) for kind in kinds]
+
+
 tellings = st.builds(Told, parts, parts, st.sampled_from(["young", "final", "none"]), st.integers(0, 3))
 
 
+@example(told=known("young", "final"), covered=[], order=Random(0))
+@example(told=known("final", "young"), covered=[], order=Random(0))
 @given(told=st.lists(tellings, max_size=6), covered=st.lists(parts, max_size=2), order=st.randoms())
 def test_of_claims_that_were_not_known_the_last_one_says_which_absences_are_provisional(
     told: list[Told], covered: list[TimeRange], order: Any

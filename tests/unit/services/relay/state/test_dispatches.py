@@ -14,11 +14,11 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.state import coverage, dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import timed_out
-from dexorder_relay.state.job import Phase
+from dexorder_relay.state.job import Phase, RetryPolicy
 from dexorder_relay.state.workers import Slot, SlotKind
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import SERIES, Driver, at, counts, dispatch_all, minute, span
+from tests.unit.services.relay.harness import SERIES, Driver, at, counts, dispatch_all, history_state, minute, span
 
 
 @pytest.mark.parametrize("status", FinalStatus)
@@ -73,6 +73,7 @@ def test_range_of_a_refused_page_is_fetched_again_for_the_next_request() -> None
     (dispatch,) = d.dispatch()
     d.page(dispatch.dispatch_id, 2, 5)
     d.report([PageResult(dispatch.dispatch_id, SERIES, span(2, 5), (), "bad")])
+    assert [job.error for job in d.state.jobs.values()] == ["a page was refused: bad"]
     live = d.accept("b", 0, 10)
     assert [d.state.jobs[job_id].span for job_id in sorted(live.jobs)] == [span(0, 10), span(2, 5)]
 
@@ -96,6 +97,22 @@ def test_unsent_dispatch_is_first_again_and_is_not_a_failure() -> None:
         assert minute(dispatch.span.start_ns) == 0
         dispatches.unsent(d.state, assignment, d.changes)
     assert counts(d.state.leases) == (2, 0, 0)
+
+
+def test_a_lost_job_waits_before_it_is_sent_again_and_leaves_the_queue_with_its_last_failure() -> None:
+    d = Driver(history_state(attempts=2))
+    d.state.retry_policy = RetryPolicy(2, backoff_ns=10)
+    d.accept("a", 0, 10)
+    (first,) = d.dispatch()
+    d.now_ns = 20
+    d.lose(first.dispatch_id)
+    assert d.dispatch() == [] and counts(d.state.leases) == (1, 0, 1)
+    d.now_ns = 29
+    assert d.dispatch(0) == []
+    d.now_ns = 30
+    (second,) = d.dispatch(0)
+    d.lose(second.dispatch_id)
+    assert counts(d.state.leases) == (0, 0, 0) and [job.phase for job in d.state.jobs.values()] == [Phase.ENDED]
 
 
 def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() -> None:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dexorder_common.model.history import FinalResult, FinalStatus
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import RangeSet, TimeRange
-from dexorder_relay.state.job import MAX_BACKOFF_NS, Job, RetryPolicy
+from dexorder_common.model.time_range import RangeSet, TimeRange, subtract
+from dexorder_relay.state.job import MAX_BACKOFF_NS, Job, Phase, RetryPolicy
+from tests.fakes.pages import dispatch_id
 
 SECOND_NS = 1_000_000_000
 SPAN = TimeRange(0, 10)
@@ -73,3 +75,36 @@ def test_a_job_that_never_gets_through_ends_after_a_bounded_number_of_attempts(
         if retry_policy.gives_up(failures_in_a_row):
             break
     assert retry_policy.gives_up(failures_in_a_row) and attempts <= (pages + 1) * most
+
+
+def new_job() -> Job:
+    return Job(1, "r", "", Series("BTC/USDT.SIM", 60), SPAN)
+
+
+def test_a_new_job_has_counted_nothing_and_the_numbers_of_phases_are_those_of_the_database() -> None:
+    job = new_job()
+    assert (job.failures_in_a_row, job.calls, job.earlier_calls, job.row_count, job.taken_ns) == (0, 0, 0, 0, 0)
+    assert [(each.name, each.value) for each in Phase] == [("OPEN", 1), ("SETTLED", 2), ("ENDED", 3)]
+
+
+@pytest.mark.parametrize(
+    ("final", "left", "phase", "error"),
+    [
+        (FinalResult("d", FinalStatus.OK), [], Phase.ENDED, ""),
+        (FinalResult("d", FinalStatus.OK), [TimeRange(5, 10)], Phase.OPEN, ""),
+        (FinalResult("d", FinalStatus.ERROR, "banned"), [TimeRange(5, 10)], Phase.ENDED, "banned"),
+        (FinalResult("d", FinalStatus.ERROR), [], Phase.ENDED, "the ingestor gave no reason"),
+    ],
+)
+def test_a_final_record_ends_the_dispatch_and_the_job_if_nothing_is_left_or_it_failed(
+    final: FinalResult, left: list[TimeRange], phase: Phase, error: str
+) -> None:
+    job = new_job()
+    for number in (7, 9):
+        job.assign(dispatch_id(number), RangeSet())
+        assert (job.first_dispatch, job.sent) == (7, SPAN)
+    job.failures_in_a_row, job.calls, job.produced = 2, 5, True
+    job.finish(final, RangeSet(subtract([SPAN], left)))
+    assert (job.phase, job.error, job.failures_in_a_row, job.earlier_calls) == (phase, error, 0, 5)
+    assert (job.dispatch_id, job.sent, job.produced, job.row_count) == (None, None, False, 0)
+    assert job.to_fetch(RangeSet(subtract([SPAN], left))) == left

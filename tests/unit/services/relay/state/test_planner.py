@@ -59,6 +59,16 @@ def test_wave_stays_inside_the_request_and_on_the_grid(period: int, periods: int
     assert count_periods(TimeRange(start_ns, end), period) == min(periods, whole)
 
 
+def test_a_wave_of_all_periods_but_one_ends_before_the_last() -> None:
+    assert [wave_end(at(0), at(10), 60, periods) for periods in (9, 10, 11)] == [at(9), at(10), at(10)]
+
+
+def test_a_request_with_a_limit_is_planned_as_far_as_its_limit_at_once() -> None:
+    d = Driver()
+    live = d.accept("r", 0, 30, limit=3)
+    assert [job.span for job in d.state.jobs.values()] == [span(0, 3)] == [live.planned]
+
+
 def test_waves_of_a_limit_double_or_reach_for_what_is_lacking_and_follow_one_another() -> None:
     d = Driver(history_state(job_periods=1_000))
     live = d.accept("r", 0, 200, limit=10)

@@ -7,7 +7,14 @@ import itertools
 import pytest
 
 from dexorder_common.model.periods import WEEK_SECONDS
-from dexorder_common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.realtime import (
+    Knowledge,
+    RealtimeParams,
+    RealtimeState,
+    RealtimeStatus,
+    StartedSubscription,
+    Subscription,
+)
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import realtime as rules
@@ -240,3 +247,37 @@ def test_a_job_is_found_by_its_dispatch_and_tells_its_restarts() -> None:
         assert job.record().restarts == restarts
         relay.end()
     assert relay.stop("a") is job
+
+
+def test_what_a_dispatch_has_said_ends_with_it_and_the_next_begins_with_nothing() -> None:
+    relay = Relay()
+    relay.start("a", TRADES, at_ns=START_NS)
+    job = relay.take()
+    job.ingestor = "host-1"
+    relay.end()
+    assert (job.dispatched_ns, job.ingestor, job.sent) == (0, "", None)
+    job.ingestor = "host-1"
+    relay.take()
+    assert (job.dispatched_ns, job.ingestor, job.sent) == (START_NS, "", job.wanted)
+    relay.start("b", TRADES, at_ns=START_NS - MINUTE_NS)
+    assert job.sent is None, "the trades between are not those that were asked for"
+
+
+def test_the_time_of_the_last_comparison_stays_until_there_is_a_later_one() -> None:
+    relay = Relay()
+    relay.start("a", MINUTES, at_ns=START_NS)
+    job = relay.take()
+    for number, compared_ns, kept in ((0, 5, 5), (1, 0, 5), (2, 9, 9)):
+        span = TimeRange(START_NS + number * MINUTE_NS, START_NS + (number + 1) * MINUTE_NS)
+        rules.settle(relay.registry, job, 60, span, Changes(), current=True, compared_ns=compared_ns)
+        assert job.positions[60].compared_ns == kept
+
+
+def test_clients_see_only_news_of_the_current_dispatch() -> None:
+    relay = Relay()
+    relay.start("a", TRADES, at_ns=START_NS)
+    job = relay.take()
+    assert job.dispatch_id is not None
+    waits = RealtimeStatus(job.dispatch_id, Knowledge(waiting="REST is behind"))
+    assert [rules.learn(relay.registry, waits, Changes()) for _ in range(2)] == [job, None]
+    assert rules.learn(relay.registry, waits._replace(dispatch_id=dispatch_id(99)), Changes()) is None
