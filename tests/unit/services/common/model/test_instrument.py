@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import Instrument, similar_symbols
+from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentKind, Series, similar_symbols
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,19 @@ LISTED = ("BTC/USDT", "BTC/USD", "LTC/USDT", "ETH/USDT", "DOGE/USDT", "XRP/USDT"
 )
 def test_suggested_symbols_are_alike_in_their_base_currency(symbol: str, similar: list[str]) -> None:
     assert similar_symbols(symbol, LISTED) == similar
+
+
+def test_texts_of_series_and_offers_name_what_they_have() -> None:
+    assert [str(Series("BTC/USDT.SIM", period)) for period in (60, 0)] == [
+        f"{Series('BTC/USDT.SIM', 60).dataset} of BTC/USDT.SIM, 60 s",
+        f"{Series('BTC/USDT.SIM', 0).dataset} of BTC/USDT.SIM",
+    ]
+    assert str(CandleOffer((60,), 1_000)) == "1,000 candles a call"
+    assert str(CandleOffer((60,), 500, learnt=True, newest_first=True, excludes_since=True, excludes_until=True)) == (
+        "500 candles a call (learnt), newest candles first (learnt), the start of a window is excluded (learnt), "
+        "the end of a window is excluded (learnt)"
+    )
+
+
+def test_futures_and_options_expire() -> None:
+    assert [each.name for each in InstrumentKind if each.expires] == ["FUTURE", "OPTION"]
