@@ -81,7 +81,7 @@ PARTS = (
     Part("deploy", 900, f"-m '{GATE}' tests/unit/deploy"),
     Part(
         "properties",
-        4_800,
+        2_400,
         PARALLEL + " --timeout=900 -m 'hypothesis and not smoke and not soak'"
         " --hypothesis-profile=nightly --hypothesis-seed={seed}",
         lane=Lane.COMPUTING,
