@@ -36,6 +36,7 @@ def test_two_ranges_agree_with_their_points(one: TimeRange, other: TimeRange) ->
     common = points([one]) & points([other])
     assert one.overlaps(other) == bool(common)
     assert points(filter(None, [one.intersect(other)])) == common
+    assert (one.intersect(other) is None) == (not common)
     assert bool(one) == bool(points([one]))
     if other:
         assert one.contains(other) == (points([other]) <= points([one]))

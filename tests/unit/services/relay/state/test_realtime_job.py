@@ -9,6 +9,8 @@ import pytest
 from dexorder_common.model.periods import WEEK_SECONDS
 from dexorder_common.model.realtime import (
     Knowledge,
+    ProvisionalReason,
+    ProvisionalSpan,
     RealtimeParams,
     RealtimeState,
     RealtimeStatus,
@@ -281,3 +283,38 @@ def test_clients_see_only_news_of_the_current_dispatch() -> None:
     waits = RealtimeStatus(job.dispatch_id, Knowledge(waiting="REST is behind"))
     assert [rules.learn(relay.registry, waits, Changes()) for _ in range(2)] == [job, None]
     assert rules.learn(relay.registry, waits._replace(dispatch_id=dispatch_id(99)), Changes()) is None
+
+
+def test_history_before_a_subscription_ends_where_its_realtime_candles_start() -> None:
+    def before(since_ns: int | None) -> TimeRange | None:
+        wanted = Subscription("a", TICKER, MINUTES, since_ns, client_id="c")
+        return rules.history_span(StartedSubscription(wanted, START_NS + 1, 1), 60)
+
+    assert before(START_NS - MINUTE_NS - 1) == TimeRange(START_NS - MINUTE_NS, START_NS + MINUTE_NS)
+    assert before(START_NS + MINUTE_NS) is None
+    assert before(None) is None
+
+
+def test_a_dispatch_that_was_not_sent_is_not_counted() -> None:
+    relay = Relay()
+    relay.start("a", TRADES, at_ns=START_NS)
+    relay.registry.leases.offer(Slot(b"i", "SIM", SlotKind.REALTIME))
+    (assignment,) = relay.registry.leases.assign(now_ns=0)
+    rules.assign(relay.registry, assignment, Changes(), wall_ns=START_NS)
+    assert relay.job.dispatches == 1
+    rules.unsent(relay.registry, assignment, Changes(), wall_ns=START_NS)
+    assert (relay.job.dispatches, relay.job.dispatch_id, relay.job.failures_in_a_row) == (0, None, 0)
+
+
+def test_a_span_is_provisional_for_whole_candles_until_the_table_has_what_came_later() -> None:
+    relay = Relay()
+    relay.start("a", TRADES, at_ns=START_NS)
+    job, hour = relay.job, TimeRange(START_NS, START_NS + 60 * MINUTE_NS)
+    span = TimeRange(START_NS + MINUTE_NS + 1, START_NS + 2 * MINUTE_NS + 1)
+    doubt = ProvisionalSpan(span, ProvisionalReason.ONE_SOURCE)
+    job.knowledge = Knowledge(provisional=(doubt,))
+    assert job.provisional_in(0, hour) == [span]
+    assert job.provisional_in(60, hour) == [TimeRange(START_NS + MINUTE_NS, START_NS + 3 * MINUTE_NS)]
+    job.closing[doubt] = span.end_ns
+    assert not job.landed(TimeRange(START_NS, span.end_ns)) and job.provisional_in(0, hour)
+    assert job.landed(TimeRange(START_NS, span.end_ns + 1)) and not job.provisional_in(0, hour)

@@ -17,6 +17,7 @@ from dexorder_relay.state.request import (
     MAX_ID_LENGTH,
     check,
     check_exchange,
+    check_part,
     check_rows,
     decide,
     describe_missing,
@@ -84,6 +85,14 @@ def test_stored_rows_without_periods_have_no_grid_and_a_known_exchange() -> None
     for unknown in (Series("BTC/USDT.NOWHERE", dataset=TRADES), Series.whole_exchange("NOWHERE", TICKERS)):
         with pytest.raises(InvalidRequest, match="exchange 'NOWHERE' is not known"):
             check_rows(unknown, None, None, VENUES)
+
+
+def test_a_part_of_a_dataset_without_periods_has_no_grid_and_other_periods_are_checked() -> None:
+    assert check_part(Series("BTC/USDT.SIM", dataset=TRADES), 1, None, {"SIM"}, without_periods=True) == TimeRange(
+        1, MAX_TIME_NS
+    )
+    with pytest.raises(InvalidRequest, match="period"):
+        check_part(Series("BTC/USDT.SIM", 61), None, None, {"SIM"}, without_periods=True)
 
 
 def test_request_beyond_the_quota_of_periods_is_refused_with_its_range() -> None:
