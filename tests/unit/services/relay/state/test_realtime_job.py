@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import WEEK_SECONDS
 from dexorder_common.model.realtime import (
     Knowledge,
@@ -293,6 +297,26 @@ def test_history_before_a_subscription_ends_where_its_realtime_candles_start() -
     assert before(START_NS - MINUTE_NS - 1) == TimeRange(START_NS - MINUTE_NS, START_NS + MINUTE_NS)
     assert before(START_NS + MINUTE_NS) is None
     assert before(None) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({}, ""),
+        ({"subscription_id": ""}, "subscription_id"),
+        ({"client_id": "a\nb"}, "client_id"),
+        ({"ticker": "BTC/USDT.NOWHERE"}, "NOWHERE"),
+        ({"params": RealtimeParams(include_ticks=False)}, "params ask for nothing"),
+        ({"params": RealtimeParams(include_ticks=True, periods=(60, 61))}, "61"),
+        ({"since_ns": START_NS}, ""),
+        ({"since_ns": START_NS + 1}, "is not between 1 and now"),
+        ({"since_ns": 0}, "is not between 1 and now"),
+    ],
+)
+def test_a_subscription_that_cannot_be_served_is_refused_with_its_field(changed: dict[str, Any], refusal: str) -> None:
+    wanted = replace(Subscription("a", TICKER, MINUTES, client_id="c"), **changed)
+    with pytest.raises(InvalidRequest, match=refusal) if refusal else nullcontext():
+        rules.check_subscription(wanted, ["SIM"], wall_ns=START_NS)
 
 
 def test_a_dispatch_that_was_not_sent_is_not_counted() -> None:

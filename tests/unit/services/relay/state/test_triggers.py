@@ -10,7 +10,7 @@ import pytest
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.realtime import RealtimeParams
-from dexorder_common.model.triggers import Alert, RegisteredTrigger, Trigger, TriggerState
+from dexorder_common.model.triggers import Alert, RegisteredTrigger, Trigger, TriggerEdit, TriggerState
 from dexorder_common.model.user_events import MAX_CHANNELS, Channel, Preference
 from dexorder_relay.state import triggers
 from dexorder_relay.state.triggers import (
@@ -60,6 +60,24 @@ def test_trigger_beyond_a_limit_is_refused_with_the_field(changed: Mapping[str, 
     trigger = replace(TRIGGER, **changed)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=refusal) if refusal else nullcontext():
         triggers.check(trigger, VENUES)
+
+
+@pytest.mark.parametrize(
+    ("edit", "refusal"),
+    [
+        (TriggerEdit("t", parameters={"a": "1"}, removed=("b",)), ""),
+        (
+            TriggerEdit("t", parameters={"a": "1"}, removed=("b", "a")),
+            "removed_parameters has 'a', which parameters sets",
+        ),
+        (TriggerEdit("t", removed=("a",) * MAX_PARAMETERS), ""),
+        (TriggerEdit("t", removed=("a",) * (MAX_PARAMETERS + 1)), "removed_parameters has 33 entries; at most 32"),
+        (TriggerEdit("a\nb"), "trigger_id"),
+    ],
+)
+def test_an_edit_that_contradicts_itself_is_refused(edit: TriggerEdit, refusal: str) -> None:
+    with pytest.raises(InvalidRequest, match=refusal) if refusal else nullcontext():
+        triggers.check_edit(edit)
 
 
 def test_needed_data_is_that_of_all_triggers() -> None:
