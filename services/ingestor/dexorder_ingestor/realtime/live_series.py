@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid
-from dexorder_common.model.realtime import ProvisionalSpan, UncheckedCandles
+from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan, UncheckedCandles
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
@@ -56,6 +56,12 @@ class Resume:
     provisional: tuple[ProvisionalSpan, ...] = ()
     unchecked: tuple[UncheckedCandles, ...] = ()
     compared_ns: int | None = None
+
+    @property
+    def unproven_ns(self) -> int:
+        """Start of the time that REST alone has called quiet: trades since then may be in no record."""
+        alone = (s.span.start_ns for s in self.provisional if s.reason is ProvisionalReason.ONE_SOURCE)
+        return min(alone, default=self.start_ns)
 
 
 class MissingTrades(NamedTuple):
@@ -111,8 +117,9 @@ class LiveSeries:
             room: Shared by the markets of a venue.
         """
         starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
-        begin_ns = min([resume.start_ns, *starts.values()])
         last_number = int(resume.last_trade_id) if trades.numbered and resume.last_trade_id.isdecimal() else None
+        start_ns = resume.start_ns if last_number is not None else min(resume.start_ns, resume.unproven_ns)
+        begin_ns = min([start_ns, *starts.values()])
         self._feed: NumberedFeed | AgreedFeed
         if trades.numbered:
             self._feed = NumberedFeed(
@@ -120,7 +127,7 @@ class LiveSeries:
                 begin_ns,
                 last_number,
                 now_ns=now_ns,
-                search=begin_ns < resume.start_ns,
+                search=begin_ns < start_ns,
                 provisional=resume.provisional,
             )
         else:
@@ -144,7 +151,7 @@ class LiveSeries:
         """The exchange's time at the start: trades before it may be recorded, unknown to the relay, with values that
         were not compared. So they are recorded as corrected ones."""
         self._include_trades = include_trades
-        self._start_ns = resume.start_ns
+        self._start_ns = start_ns
         self._last_id = resume.last_trade_id
         self._settled_number = self._last_number = -1 if last_number is None else last_number
         self._candles = LiveCandles(starts, resume.first_ns)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexorder_common.model.page import Candle
-from dexorder_common.model.realtime import ProvisionalReason
+from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
@@ -331,6 +332,24 @@ def test_any_order_of_messages_losses_and_answers_settles_exactly_the_exchanges_
 
 def _count(market: Market) -> int:
     return sum(len(batch.trades) for batch in market.batches)
+
+
+@pytest.mark.parametrize("lacking", [0, 3])
+def test_a_trade_in_time_that_rest_alone_called_quiet_is_recorded_after_a_restart(lacking: int) -> None:
+    """The dispatch before has seen no trade, so its number is not known; REST may lack the trade at first."""
+    quiet = ProvisionalSpan(TimeRange(after(-90), after(5)), ProvisionalReason.ONE_SOURCE)
+    resume = Resume(BEGIN_NS, "", {60: BEGIN_NS}, {60: after(-120)}, (quiet,))
+    live = LiveSeries(NUMBERED, resume, include_trades=True, periods=(60,), poll_ns=SECOND_NS, now_ns=0)
+    earlier, unseen, new = trade(99, -200), trade(100, -30), trade(101, 10)
+    for n in range(12):
+        if live.take_query(now_ns=n * SECOND_NS) is None:
+            continue
+        found = [earlier] if n < lacking else [earlier, unseen] if n < 8 else [earlier, unseen, new]
+        live.answered(TradeAnswer(found, False, after(n)), now_ns=n * SECOND_NS)
+    live.received([new], now_ns=12 * SECOND_NS)
+    trades, _ = live.take_records(now_ns=60 * SECOND_NS, flush=True)
+    assert [each for record in trades for each in record.batch.trades] == [unseen, new]
+    assert live.take_doubtful() == [(60, after(-60))], "its candle is built again"
 
 
 def test_trades_whose_numbers_begin_again_are_recorded_behind_the_old_ones_and_the_seam_is_named() -> None:
