@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.rig.suite import Suite
 
 COMMAND_SECONDS = 300
 AT_END = "trap 'kill $(jobs -p) 2>/dev/null && wait || true' EXIT"
-CTRL_C = f"{sys.executable} -m tests.documentation.interrupted"
+CTRL_C = f"{shlex.quote(sys.executable)} -m tests.documentation.interrupted"
 """Runs a command until its output has a text; see `tests.documentation.interrupted`."""
 SIMULATED = {".BINANCE": ".SIM", '"BINANCE"': '"SIM"'}
 """The exchange of the suite in place of a real one."""
