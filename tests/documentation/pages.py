@@ -226,7 +226,7 @@ END
         ),
         prepared_by=f"""
 export REPOSITORY=$PWD/repository
-mkdir work proto && cp -r {ROOT}/protos {ROOT}/buf.yaml work
+mkdir work proto && cp -r '{ROOT}/protos' '{ROOT}/buf.yaml' work
 cd work && git init -q && git add . && git -c user.name=a -c user.email=a commit -qm a && git tag v0.1.0 && cd ..
 git clone -q --bare work repository.git
 cat > proto/mine.proto <<END
