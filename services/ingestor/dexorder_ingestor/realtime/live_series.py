@@ -118,7 +118,9 @@ class LiveSeries:
         """
         starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
         last_number = int(resume.last_trade_id) if trades.numbered and resume.last_trade_id.isdecimal() else None
-        start_ns = resume.start_ns if last_number is not None else min(resume.start_ns, resume.unproven_ns)
+        start_ns = resume.start_ns
+        if trades.numbered and last_number is None:  # with a number, every later trade is asked for by it
+            start_ns = min(resume.start_ns, resume.unproven_ns)
         begin_ns = min([start_ns, *starts.values()])
         self._feed: NumberedFeed | AgreedFeed
         if trades.numbered:
