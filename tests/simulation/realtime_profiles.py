@@ -175,6 +175,11 @@ RESTARTED_BEHIND = replace(
     ),
     kills=2,
 )
+RESTARTED_OFTEN = replace(
+    RESTARTED_BEHIND,
+    name="numbers that begin again three times, a REST that is behind then, and kills",
+    faults=replace(RESTARTED_BEHIND.faults, outages=3),
+)
 DELISTED = RealtimeProfile(
     "a market that is delisted, and kills",
     FaultProfile(outages=1, outage_kinds=(K.DELISTED,), seconds=(60.0, 300.0)),
@@ -215,6 +220,7 @@ MENDED = (
     RESTARTED,
     RESTARTED_KILLED,
     RESTARTED_BEHIND,
+    RESTARTED_OFTEN,
     DELISTED,
     UNNUMBERED_DELISTED,
     PRODUCT,

@@ -16,6 +16,7 @@ from tests.simulation.realtime_profiles import (
     RARE,
     RESTARTED_BEHIND,
     RESTARTED_KILLED,
+    RESTARTED_OFTEN,
 )
 
 SEEDS = range(1, 3)
@@ -24,12 +25,16 @@ FOUND = (
     *((5001, _PARTS_THAT_DIE), (6004, _PARTS_THAT_DIE), (5005, RARE), (6003, RARE), (5005, PRODUCT), (6009, PRODUCT)),
     *((158, PRODUCT), (1, RESTARTED_KILLED), (5, RESTARTED_KILLED), (21, RESTARTED_KILLED), (137, RESTARTED_KILLED)),
     *((23, RESTARTED_BEHIND), (230, RARE), (721125, RESTARTED_KILLED), (731382, RARE)),
+    *((761255, RESTARTED_BEHIND), (771211, RESTARTED_BEHIND), (771939, RESTARTED_BEHIND), (843008, RESTARTED_BEHIND)),
+    *((811017, RESTARTED_KILLED), (813005, RESTARTED_OFTEN), (813058, RESTARTED_OFTEN)),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,
 a gap that two dispatches had found, a market that has never traded, of which the checks asked too much, a trade
 that fitted into a gap before the new numbers and followed them too, and a trade of time that REST alone had called
-quiet, which the next dispatch took for a recorded one."""
+quiet, which the next dispatch took for a recorded one; then numbers that begin again twice or three times, while the
+socket is dead, REST is behind or an ingestor is killed: trades of two sequences taken for one, the end of one counted
+twice, a new number forgotten by a search that had begun before it."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:

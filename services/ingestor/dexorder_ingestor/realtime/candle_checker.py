@@ -119,13 +119,17 @@ class CandleChecker(MarketTask):
     async def _is_mended(self, period: int, open_ns: int) -> bool:
         """Build a doubtful candle again; return False as long as that has to be tried again.
 
-        The number of trades in the old candle is unknown. So the exchange's own candle has to have the same values.
+        The number of trades in the old candle may be unknown. So the exchange's own candle has to have the same values.
         """
         span = TimeRange(open_ns, next_open(open_ns, period))
         if span.end_ns > self.series.settled_ns:
             return False
         trades = await self._trades(span)
         if not trades:
+            return False
+        old = self.checks.group_of(period, open_ns)
+        if old is not None and old.span == span and old.trades > sum(trade.fills for trade in trades):
+            self._log.info("candle not repaired yet: REST has fewer trades", candles=str(span))
             return False
         try:
             theirs = await self.services.queries.candles(self.symbol, period, span)
@@ -153,12 +157,12 @@ async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Tr
         ExchangeFailure: The exchange does not answer.
     """
     series = queries.venue.trade_series
-    found: dict[str, Trade] = {}
+    found: dict[tuple[str, int], Trade] = {}
     before_ns = 1_000_000 if series.numbered else _BEFORE_NS
     query = TradeQuery(since_ns=max(0, span.start_ns - before_ns)) if series.by_time else TradeQuery()
     for _ in range(_MAX_PAGES):
         answer: TradeAnswer = await queries.trades(symbol, query, lambda answer: answer)
-        found.update((trade.trade_id, trade) for trade in answer.trades)
+        found.update(((trade.trade_id, trade.time_ns), trade) for trade in answer.trades)
         last = max(answer.trades, default=None)
         if last is None or last.time_ns >= span.end_ns or not answer.full or not series.by_time:
             break
@@ -170,6 +174,6 @@ async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Tr
     if not series.numbered and all(trade.time_ns >= span.start_ns for trade in found.values()):
         return None
     trades = sorted(trade for trade in found.values() if span.start_ns <= trade.time_ns < span.end_ns)
-    if series.numbered and any(other.number != one.number + 1 for one, other in pairwise(trades)):
-        return None
+    if series.numbered and any(other.number > one.number + 1 for one, other in pairwise(trades)):
+        return None  # a smaller number is one of numbers that have begun again
     return trades

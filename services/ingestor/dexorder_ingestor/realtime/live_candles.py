@@ -19,6 +19,8 @@ from dexorder_ingestor.exchange.trades import Trade
 
 _KEPT, _KEPT_SECONDS = 3, 300
 """Closed periods, and seconds, in which a late trade amends a candle at once; an older candle is built again."""
+_COPY_NS = SECOND_NS
+"""Copies of a trade differ in time by no more."""
 AMEND_NS = SECOND_NS
 """Shortest time between two amendments of one candle."""
 
@@ -140,7 +142,7 @@ class _Series:
                 bar = self._bars[open_ns] = _Bar(open_ns, next_open(open_ns, self.period))
             if self.newest is None or open_ns > self.newest.open_ns:
                 self.newest = bar
-        if trade.trade_id in bar.made_of:
+        if bar.is_made_of(trade):
             return True
         bar.add(trade, amount, cost)
         if bar.open_ns < self._closed_ns:
@@ -154,7 +156,7 @@ class _Series:
         bar, is_kept = _Bar(open_ns, next_open(open_ns, self.period)), open_ns >= self._kept_ns
         for trade, amount, cost in trades:
             bar.add(trade, amount, cost)
-            bar.made_of.add(trade.trade_id)
+            bar.made_of.setdefault(trade.trade_id, []).append(trade.time_ns)
             (self._bars if is_kept else self._rebuilt)[open_ns] = bar
             self._amended.add(open_ns)
         if self.newest is not None and self.newest.open_ns == open_ns:
@@ -218,8 +220,12 @@ class _Bar:
         self._low = float("inf")
         self._amount = self._cost = Decimal()
         self._count = 0
-        self.made_of: set[str] = set()
-        """Ids of the trades of a bar that was built again, because they may come once more."""
+        self.made_of: dict[str, list[int]] = {}
+        """Times of the trades of a bar that was built again, by id, because they may come once more."""
+
+    def is_made_of(self, trade: Trade) -> bool:
+        """Return whether a bar that was built again has a copy; a much later trade has a number that began again."""
+        return any(abs(trade.time_ns - time_ns) <= _COPY_NS for time_ns in self.made_of.get(trade.trade_id, ()))
 
     def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> None:
         if self._first is None or trade < self._first:

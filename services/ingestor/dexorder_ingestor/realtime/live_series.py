@@ -25,6 +25,7 @@ from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, Tr
 from dexorder_ingestor.realtime.agreed.feed import AgreedFeed
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
+from dexorder_ingestor.realtime.numbered.joint import unjoined
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
 from dexorder_ingestor.realtime.sources.comparison_limits import Room
@@ -117,10 +118,12 @@ class LiveSeries:
             room: Shared by the markets of a venue.
         """
         starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
-        last_number = int(resume.last_trade_id) if trades.numbered and resume.last_trade_id.isdecimal() else None
-        start_ns = resume.start_ns
+        left = unjoined(resume.provisional) if trades.numbered else None
+        last_id = "" if left else resume.last_trade_id  # other trades may have the same number
+        last_number = int(last_id) if trades.numbered and last_id.isdecimal() else None
+        start_ns = resume.start_ns if left is None else min(resume.start_ns, left.span.start_ns)
         if trades.numbered and last_number is None:  # with a number, every later trade is asked for by it
-            start_ns = min(resume.start_ns, resume.unproven_ns)
+            start_ns = min(start_ns, resume.unproven_ns)
         begin_ns = min([start_ns, *starts.values()])
         self._feed: NumberedFeed | AgreedFeed
         if trades.numbered:
@@ -149,15 +152,15 @@ class LiveSeries:
         compared_ns = end_ns if resume.compared_ns is None or not include_trades else min(resume.compared_ns, end_ns)
         self.recalled = RecalledTrades(trades, TimeRange(compared_ns, end_ns), last_number, now_ns=now_ns)
         """Those of the dispatch before."""
-        self._takeover_ns = 0 if last_number is None else resume.start_ns + silent_ns
+        self._takeover_ns = 0 if last_number is None and left is None else resume.start_ns + silent_ns
         """The exchange's time at the start: trades before it may be recorded, unknown to the relay, with values that
         were not compared. So they are recorded as corrected ones."""
         self._include_trades = include_trades
         self._start_ns = start_ns
-        self._last_id = resume.last_trade_id
+        self._last_id = last_id
         self._settled_number = self._last_number = -1 if last_number is None else last_number
         self._candles = LiveCandles(starts, resume.first_ns)
-        self._new_numbers_ns = 0
+        self._new_numbers_ns = 0 if left is None else start_ns
         """Time of the first trade since numbers have restarted."""
         self.late = self.corrected = 0
         """Trades that came after their time was settled, and trades with corrected values."""
@@ -413,8 +416,9 @@ class LiveSeries:
         if feed.seam is not None:
             self._begin_again(feed.seam, now_ns)
             feed.seam = None
-        if feed.late:
-            late, feed.late = feed.late, []
+        late = [trade for trade in feed.late if trade.time_ns <= feed.settled_ns]
+        if late:  # a later one fills a gap before a search is over
+            feed.late = [trade for trade in feed.late if trade.time_ns > feed.settled_ns]
             self.late += len(late)
             self._record(late, now_ns)
             self._candles.add(late)

@@ -11,19 +11,21 @@ REST and socket agree on silence        the time is settled (`quiet_time.py`)
 answers agree that numbers are missing  the feed continues without them; they stay open (`open_gaps.py`)
 REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
 numbers fall while times rise           a search for the place where they start again (`trade_search.py`)
+a trade after that place                provisional until REST shows it after those before it (`joint.py`)
 
 An answer has to repeat the last released trade, so an empty or a wrong one is not a proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.numbered.joint import Joint, unjoined
 from dexorder_ingestor.realtime.numbered.known_trades import BACK, KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps, seam
 from dexorder_ingestor.realtime.numbered.quiet_time import QuietTime
@@ -49,6 +51,14 @@ _NEAR = 20_000
 def _pause_ns(times: int) -> int:
     """Return the time until the next query after so many in a row that brought nothing new."""
     return min(_RETRY_NS << min(times, 6), _LONGEST_RETRY_NS)
+
+
+def _split(trades: Iterable[Trade], time_ns: int) -> tuple[list[Trade], list[Trade]]:
+    """Return the trades before a time, and the others."""
+    before, after = list[Trade](), list[Trade]()
+    for trade in trades:
+        (before if trade.time_ns < time_ns else after).append(trade)
+    return before, after
 
 
 class NumberedFeed:
@@ -101,11 +111,16 @@ class NumberedFeed:
         self._begin_ns = begin_ns
         self._anchor: Anchor | None = None
         self._seam: Seam | None = None
-        self._side: OpenGap | None = None
+        self._unjoined = unjoined(provisional)
+        self._joint: Joint | None = None
+        self._sequence_ns = 0
+        """Time of the first trade since numbers have begun again."""
+        self._side: OpenGap | Joint | None = None
+        """What the next query is about, unless there is a more urgent one."""
         self._side_failures = 0
-        """Queries for open gaps that have failed one after the other."""
+        """Queries for it that have brought nothing, one after the other."""
         self._side_from_ns = now_ns
-        """Time before which no open gap is queried."""
+        """Time before which there is no further one."""
         self._recorded = self._link = last_number
         self._last: Trade | None = None
         self._asked: tuple[int | None, Trade | None] = None, None
@@ -140,7 +155,14 @@ class NumberedFeed:
         """Spans that one source alone calls complete, by start."""
         alone = self._alone
         parts = subtract([alone.span], self._witnessed) if alone else []
-        return tuple(sorted([*self.gaps.spans(), *(alone._replace(span=part) for part in parts if alone)]))
+        found = [*self.gaps.spans(), *(alone._replace(span=part) for part in parts if alone)]
+        if self._joint is not None:
+            found.append(self._joint.span(self.settled_ns))
+        elif self._unjoined is not None:
+            found.append(self._unjoined)
+        elif self._seam is not None and self._last is not None:
+            found.append(Joint(self._last, self._last.time_ns).span(self.settled_ns))
+        return tuple(sorted(found))
 
     def witnessed(self, span: TimeRange) -> None:
         """Note that the exchange's own closed candles confirm the trades of a span."""
@@ -160,13 +182,14 @@ class NumberedFeed:
         if self._anchor is None and self._sequence.next_number is None:
             self._search()  # no trade of the market was known; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
-        if len(ahead) < len(trades) and self._anchor is None and self._seam is None:
+        if len(ahead) < len(trades) and self._anchor is None:
             self._suspect(self._strange(trades), now_ns)
         if self._anchor is not None or self._seam is not None:
             self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
             self._quiet.heard(now_ns=now_ns, is_news=False)
             return []
         released = self._add(trades)
+        self._join(released)
         number = max((trade.number for trade in trades), default=-1)
         if number > self._heard_number:
             self._heard_number, self._heard_number_ns = number, now_ns
@@ -222,11 +245,13 @@ class NumberedFeed:
         self.due_ns = min(self.due_ns, at_ns)
 
     def look_at_gaps(self, exchange_ns: int, *, now_ns: int) -> None:
-        """Query now if an open gap is due by the exchange's time, unless a more urgent query is."""
-        if len(self.gaps) and now_ns >= self._side_from_ns and not (self._anchor or self._seam or self._sequence.gap):
-            self._side = self.gaps.due(exchange_ns)
-            if self._side is not None:
-                self.ask(now_ns)
+        """Query now if an open gap is due by the exchange's time, or the joint, unless a more urgent query is."""
+        if now_ns < self._side_from_ns or self._anchor or self._seam or self._sequence.gap:
+            return
+        joint = self._joint
+        self._side = joint if joint is not None and joint.is_due else self.gaps.due(exchange_ns)
+        if self._side is not None:
+            self.ask(now_ns)
 
     def query(self) -> TradeQuery:
         """Return the query that is due."""
@@ -258,6 +283,8 @@ class NumberedFeed:
             return []
         if self._seam is not None:
             return self._add_to_seam(self._seam, answer, now_ns)
+        if isinstance(self._side, Joint):
+            return self._add_to_joint(self._side, answer, now_ns)
         if self._side is not None:
             return self._add_to_gap(self._side, answer, now_ns)
         if self._suspect(self._strange(answer.trades), now_ns):  # new numbers may start just after the last known one
@@ -268,6 +295,7 @@ class NumberedFeed:
             self.due_ns = now_ns
             return []
         released = self._add(answer.trades)
+        self._join(released, answer.trades)
         self.late += self._close_gaps(self._sequence.below)
         gap = self._sequence.gap
         if released and answer.full:
@@ -310,17 +338,23 @@ class NumberedFeed:
         first, self._last = anchor.first_number, anchor.trade
         self._link = anchor.trade.number if anchor.trade else None
         self._known.add([anchor.trade] if anchor.trade else [])
+        if self._unjoined is not None and anchor.trade is not None:
+            self._joint = Joint(anchor.trade, self._unjoined.since_ns)
+        self._unjoined = None
         if self._begin_again_behind(anchor.trade, answer.trades):
             self._recorded = None
         if self._recorded is not None and first is not None and first > self._recorded + 1:
             first, self._last, self._link = self._recorded + 1, None, self._recorded
             self._link_until_ns = answer.clock_ns  # numbers have restarted before it, perhaps after the start
+            self._known.clear()  # an answer with the trade before the start shows nothing of the last recorded one
         elif self._recorded is None and first and anchor.trade is None:  # only REST says that it is first
             span = TimeRange(self._begin_ns, anchor.first_ns + 1)
             self.gaps.open(OpenGap(0, first - 1, span, ProvisionalReason.ONE_SOURCE, answer.clock_ns))
         self._sequence = NumberedTrades(first, self._begin_ns)
         kept, self._kept = self._kept, []
-        return self._add(kept) if first is not None else []
+        released = self._add(kept) if first is not None else []
+        self._join(released)
+        return released
 
     def _begin_again_behind(self, last: Trade | None, trades: Sequence[Trade]) -> bool:
         """Return whether numbers restart between the trade before the start and the last recorded one.
@@ -337,8 +371,11 @@ class NumberedFeed:
         if not strange or self._link is None:
             return False
         self._quiet.broken(now_ns=now_ns)
-        is_near = any(self._link - trade.number < _NEAR for trade in strange)
-        self._suspect_seam(now_ns, until_ns=max(trade.time_ns for trade in strange), is_near=is_near)
+        is_near, until_ns = any(self._link - t.number < _NEAR for t in strange), max(t.time_ns for t in strange)
+        if self._seam is None:
+            self._suspect_seam(now_ns, until_ns=until_ns, is_near=is_near)
+        else:
+            self._seam.reach(until_ns)
         return self._seam is not None
 
     def _suspect_seam(self, now_ns: int, *, until_ns: int = 0, is_near: bool = False) -> None:
@@ -362,8 +399,12 @@ class NumberedFeed:
             return []
         self._seam = None
         kept, self._kept = self._kept, []
+        strange = self._strange(kept)
+        if found.first is None and any(trade.number == self._link for trade in strange):
+            found.first = first = strange[0]  # REST lacks the trades by which the socket has come to that number anew
+            found.tail, new = _split(found.tail, first.time_ns)
+            kept = sorted({*kept, *new})
         if found.first is None or self._link is None:
-            strange = set(self._strange(kept))
             released = self._add([trade for trade in kept if trade not in strange])
             self.late += self._close_gaps(self._sequence.below)
             return released
@@ -373,19 +414,25 @@ class NumberedFeed:
     def _begin_again(self, found: Seam, first: Trade, kept: Sequence[Trade], clock_ns: int, now_ns: int) -> None:
         """Continue after the place where numbers start again; search at once if they do so a second time."""
         assert self._link is not None
-        known_ns = self._last.time_ns if self._last else self._begin_ns
-        for gap in seam(self._link, known_ns, first, clock_ns):
+        for gap in seam(self._link, self._last.time_ns if self._last else self._begin_ns, first, clock_ns):
             self.gaps.open(gap)
-        old = [trade for trade in kept if trade.time_ns < first.time_ns]
-        found.tail = [*found.tail, *self.gaps.close([*self._sequence.waiting, *old])]
-        self.gaps.close(found.tail)
+        old, new = _split(kept, first.time_ns)
+        self.gaps.close(found.tail)  # first, as the socket has copies of them
+        closed, link = self.gaps.close([*self._sequence.waiting, *old]), self._link
+        found.tail = sorted([*found.tail, *(trade for trade in closed if trade.number > link)])
+        last = max(found.tail, default=self._last)
         self._sequence = NumberedTrades(first.number, self._sequence.settled_ns)
+        self._sequence_ns = first.time_ns
+        if last is not None:
+            self.gaps.released([*self._known.newest(), *found.tail], last.time_ns)
         self._known.clear()
         self._link = self._last = self._recorded = None
         self._heard_number, self._holes, self._next_seam_ns = -1, 0, now_ns
-        found.fresh = self._add(found.fresh)
+        self._joint = self._unjoined = None
+        before_first = [trade for trade in closed if trade.number <= link]  # REST lacks them
+        found.fresh = [*before_first, *self._add(found.fresh)]
+        self._joint = Joint(self._last or last or first, clock_ns)
         self.seam = found
-        new = [trade for trade in kept if trade.time_ns >= first.time_ns]
         if found.is_cut:
             self._suspect_seam(now_ns)
         else:
@@ -393,7 +440,9 @@ class NumberedFeed:
         if self._seam is not None:
             self._kept = new
         else:
-            found.fresh += self._add(new)
+            added = self._add(new)
+            self._join(added)
+            found.fresh += added
 
     def _add_to_gap(self, asked: OpenGap, answer: TradeAnswer, now_ns: int) -> list[Trade]:
         self._side, self._side_failures = None, 0
@@ -403,9 +452,27 @@ class NumberedFeed:
         self.ask(now_ns + _LONGEST_RETRY_NS)
         return []
 
+    def _add_to_joint(self, asked: Joint, answer: TradeAnswer, now_ns: int) -> list[Trade]:
+        self._side, self._side_failures = None, self._side_failures + 1
+        self._side_from_ns = now_ns + _pause_ns(self._side_failures)
+        self._set_due(now_ns)
+        if asked is not self._joint:
+            return []
+        missing = asked.add(answer.trades)
+        if asked.is_over:
+            self._joint, self._side_failures = None, 0
+            for last, first in asked.restarts:
+                for gap in seam(last.number, last.time_ns, first, answer.clock_ns):
+                    self.gaps.open(gap)
+                self._known.add(trade for trade in missing if trade.time_ns >= first.time_ns)
+            self.late += missing
+        return []
+
     # --- released trades --------------------------------------------------------------------------------------------
 
     def _add(self, trades: Sequence[Trade]) -> list[Trade]:
+        if any(trade.time_ns < self._sequence_ns for trade in trades):
+            trades = self._without_old(trades)
         released = self._sequence.add(trades)
         self._note(released)
         if self.gaps.closed:
@@ -414,6 +481,18 @@ class NumberedFeed:
             return released
         # the search may have missed the last trade before the start: then its successor is found after it
         return [trade for trade in released if trade.time_ns >= self._begin_ns]
+
+    def _join(self, released: Sequence[Trade], shown: Sequence[Trade] = ()) -> None:
+        """Tell the joint which trades are released, and which of them an answer has shown."""
+        if self._joint is not None and released:
+            self._joint.released(released, shown)
+
+    def _without_old(self, trades: Sequence[Trade]) -> list[Trade]:
+        """Leave out trades of earlier numbers, which are not the successors of new ones; some may close a gap."""
+        old_ns = self._sequence_ns - SECOND_NS
+        old = {t for t in trades if t.time_ns < (self._sequence_ns if self.gaps.has(t) else old_ns)}
+        self.late += self._close_gaps(sorted(old))
+        return [trade for trade in trades if trade not in old]
 
     def _note(self, released: list[Trade]) -> None:
         if released:
@@ -427,14 +506,15 @@ class NumberedFeed:
 
     def _strange(self, trades: Sequence[Trade]) -> list[Trade]:
         """Return trades with numbers behind the feed but later times: their numbers have started again."""
-        last = self._last
-        if last is None:
+        link = self._link
+        if link is None:
             return []
-        return [trade for trade in trades if trade.number <= last.number and self._is_strange(trade, last)]
+        last_ns = self._last.time_ns if self._last else self._link_until_ns + SECOND_NS
+        return [trade for trade in trades if trade.number <= link and self._is_strange(trade, last_ns)]
 
-    def _is_strange(self, trade: Trade, last: Trade) -> bool:
+    def _is_strange(self, trade: Trade, last_ns: int) -> bool:
         known = self._known.get(trade.number)
-        is_later = trade.time_ns > last.time_ns and (known is None or trade.time_ns > known.time_ns + SECOND_NS)
+        is_later = trade.time_ns > last_ns and (known is None or trade.time_ns > known.time_ns + SECOND_NS)
         return is_later and not self.gaps.has(trade)
 
     def _close_gaps(self, trades: Sequence[Trade]) -> list[Trade]:

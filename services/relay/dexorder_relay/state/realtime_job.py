@@ -30,7 +30,6 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
 from dexorder_common.model.realtime import (
     Knowledge,
-    ProvisionalReason,
     ProvisionalSpan,
     RealtimeDispatch,
     RealtimeJobRecord,
@@ -226,7 +225,7 @@ class RealtimeJob:
             return
         spans, known = [each.span for each in after], {each._replace(queries=0) for each in after}
         for each in before:
-            if each.reason is ProvisionalReason.ONE_SOURCE:  # no ids; such a span grows while no trade comes
+            if not each.first_id:  # such a span grows while it lasts
                 ended = [each._replace(span=part) for part in subtract([each.span], spans)]
             else:
                 ended = [] if each._replace(queries=0) in known else [each]

@@ -48,6 +48,10 @@ class KnownTrades:
         found = self._trades.get(number)
         return None if found is None else Trade._make(found)
 
+    def newest(self) -> list[Trade]:
+        """Return the trades that are known."""
+        return [Trade._make(each) for each in self._trades.values()]
+
     def has_any(self, trades: Iterable[Trade]) -> bool:
         """Return whether any of some trades is known."""
         return any(trade.number in self._trades for trade in trades)

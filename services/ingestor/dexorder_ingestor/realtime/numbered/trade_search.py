@@ -83,7 +83,7 @@ class Seam:
         tail: Trades with old numbers after the last known one.
         fresh: Trades with new numbers, up to the place where these seem to start again.
         is_cut: There is such a place.
-        behind: Number of answers so far that did not reach the suspected trade.
+        behind: Number of the last answers that did not reach the suspected trade.
     """
 
     def __init__(self, number: int, time_ns: int, *, until_ns: int = 0) -> None:
@@ -101,6 +101,10 @@ class Seam:
         self._time_ns = time_ns
         self._until_ns = until_ns
         self._answers = 0
+
+    def reach(self, until_ns: int) -> None:
+        """Note the time of one more trade with a suspected number: earlier answers prove nothing about it."""
+        self._until_ns = max(self._until_ns, until_ns)
 
     def next_query(self, series: TradeSeries) -> TradeQuery:
         """Return the next query."""
@@ -126,7 +130,7 @@ class Seam:
     def _add_newest(self, trades: Sequence[Trade], clock_ns: int) -> None:
         newest = max(trades, key=lambda trade: trade.time_ns, default=None)
         if newest is not None and (self._is_new(newest) or any(self._is_certain(trade) for trade in trades)):
-            self._answers += 1
+            self._answers, self.behind = self._answers + 1, 0
         elif (newest.time_ns if newest else 0) < self._until_ns and clock_ns < self._until_ns + _BEHIND_NS:
             self.behind += 1
         else:

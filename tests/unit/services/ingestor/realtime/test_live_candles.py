@@ -115,6 +115,17 @@ def test_a_trade_that_comes_again_after_its_candle_was_rebuilt_is_counted_once()
     assert [candle.volume for candle in closed.candles] == [3.0]
 
 
+def test_a_much_later_trade_with_the_number_of_a_rebuilt_one_is_another_trade() -> None:
+    """Numbers have begun again within the candle."""
+    builder = LiveCandles({60: _START_NS})
+    one, copy, other = (Trade(_START_NS + ms * 1_000_000, 1, "1", 2.0, 3.0, "", 1, 0) for ms in (0, 400, 13_000))
+    builder.close(_START_NS + 60 * SECOND_NS, now_ns=0)
+    builder.rebuild(60, _START_NS, [one])
+    builder.add([copy, other])
+    (closed,) = builder.close(_START_NS + 60 * SECOND_NS, now_ns=0)
+    assert [candle.volume for candle in closed.candles] == [6.0]
+
+
 def test_late_trades_amend_a_candle_at_most_once_a_second_and_none_of_them_is_lost_when_it_is_forgotten() -> None:
     """A trade of a closed minute comes each tenth of a second; then its candle is forgotten."""
     builder = LiveCandles({60: _START_NS})

@@ -356,24 +356,66 @@ def test_trades_whose_numbers_begin_again_are_recorded_behind_the_old_ones_and_t
     live = series()
     live.take_query(now_ns=0)
     live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0)
-    old, new = [trade(n, n - 99) for n in (99, 100, 101, 102)], [trade(1, 5), trade(2, 6), trade(3, 70)]
+    old, new = [trade(n, n - 99) for n in (99, 100, 101, 102)], [trade(1, 5), trade(2, 6), trade(3, 70), trade(4, 71)]
     live.received(old[1:3], now_ns=1)  # the socket does not send 102
     live.received(new[:1], now_ns=2)
-    for n in range(20):
+    for n in range(40):
+        if n == 10:
+            live.received(new[3:], now_ns=n * SECOND_NS)
+        live.next_query_ns(now_ns=n * SECOND_NS, exchange_ns=after(72))
         if (query := live.take_query(now_ns=n * SECOND_NS)) is None:
             continue
-        found = [t for t in [*old, *new] if query.since_ns is None or t.time_ns >= query.since_ns]
-        live.answered(TradeAnswer(found, False, after(71)), now_ns=n * SECOND_NS)
+        known = [*old, *(new if n >= 10 else new[:3])]
+        found = [t for t in known if query.since_ns is None or t.time_ns >= query.since_ns]
+        live.answered(TradeAnswer(found, False, after(72)), now_ns=n * SECOND_NS)
     for span in live.provisional:
         assert span.reason is ProvisionalReason.IDS_BEGAN_AGAIN
         assert span.span.start_ns <= old[3].time_ns and span.span.end_ns == new[0].time_ns + 1
     assert [(span.first_id, span.last_id) for span in live.provisional] == [("0", "0"), ("103", str(2**62))]
     trades, closed = live.take_records(now_ns=60 * SECOND_NS, flush=True)
     recorded = [each for due in trades for each in due.batch.trades]
-    assert [each.trade_id for each in recorded] == ["100", "101", "102", "1", "2", "3"]
+    assert [each.trade_id for each in recorded] == ["100", "101", "102", "1", "2", "3", "4"]
     assert not any(due.batch.span.start_ns < new[0].time_ns < due.batch.span.end_ns for due in trades), "apart"
-    assert [live.recorded(due) for due in trades][-1] == "3", "the next dispatch goes on behind the new number"
+    assert [live.recorded(due) for due in trades][-1] == "4", "the next dispatch goes on behind the new number"
     assert [candle.volume for page in closed for candle in page.candles] == [0.25 * 5]
+
+
+def test_trades_of_new_numbers_that_rest_lacks_are_recorded_as_the_socket_has_sent_them() -> None:
+    live = series()
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0)
+    old, new = [trade(99, -1), trade(100, 1)], [trade(n, n + 4) for n in (1, 2, 3)]
+    live.received(old[1:], now_ns=1)
+    for n, each in enumerate(new):
+        live.received([each], now_ns=2 + n)
+    for n in range(20):
+        live.next_query_ns(now_ns=n * SECOND_NS, exchange_ns=after(8))
+        if (query := live.take_query(now_ns=n * SECOND_NS)) is not None:
+            found = [t for t in [*old, new[2]] if query.since_ns is None or t.time_ns >= query.since_ns]
+            live.answered(TradeAnswer(found, False, after(8)), now_ns=n * SECOND_NS)
+    trades, _ = live.take_records(now_ns=60 * SECOND_NS, flush=True)
+    recorded = [each for due in trades for each in due.batch.trades]
+    assert sorted(recorded) == [old[1], *new]
+    news = live.take_live()
+    assert news is not None and [candle.volume for _, candle in news[1]] == [0.25 * 4]
+
+
+def test_a_dispatch_whose_last_number_may_be_of_either_sequence_starts_where_rest_has_shown_the_first_one() -> None:
+    """Numbers have begun again, and no answer has shown that trade 4 follows trade 1."""
+    reason = ProvisionalReason.IDS_BEGAN_AGAIN
+    left = ProvisionalSpan(TimeRange(after(-30), after(1)), reason, since_ns=after(-20))
+    resume = Resume(BEGIN_NS, "4", {60: BEGIN_NS}, {60: after(-120)}, (left,))
+    live = LiveSeries(NUMBERED, resume, include_trades=True, periods=(60,), poll_ns=SECOND_NS, now_ns=0)
+    assert live.provisional == (left,), "until REST has answered"
+    tape = [trade(99, -40), trade(1, -30), trade(1, -20), *(trade(n, n - 20) for n in (2, 3, 4, 5))]
+    for n in range(20):
+        live.next_query_ns(now_ns=n * SECOND_NS, exchange_ns=after(n))
+        if (query := live.take_query(now_ns=n * SECOND_NS)) is not None:
+            found = [t for t in tape if query.since_ns is None or t.time_ns >= query.since_ns]
+            live.answered(TradeAnswer(found, False, after(n)), now_ns=n * SECOND_NS)
+    trades, _ = live.take_records(now_ns=60 * SECOND_NS, flush=True)
+    recorded = {each._replace(revision=0) for record in trades for each in record.batch.trades}
+    assert sorted(recorded) == tape[1:]
 
 
 def test_a_record_says_up_to_when_values_are_compared_and_a_correction_counts_once_it_is_in_a_record() -> None:

@@ -18,6 +18,7 @@ from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects import DIALECTS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
+from dexorder_ingestor.realtime.waiting import WaitReason
 from tests.examples import few
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
@@ -225,6 +226,127 @@ def test_numbers_that_begin_again_twice_in_seconds_are_not_taken_for_successors(
                 seams, feed.seam = [*seams, *feed.seam.fresh], None
     assert [*found, *seams] == [*first, *second]
     assert feed.settled_ns == second[-1].time_ns
+
+
+def _answer(feed: NumberedFeed, tape: list[Trade], second: int) -> list[Trade]:
+    """Answer the query that is due at a second, with the trades of a tape; return all trades that this brings."""
+    now_ns, clock_ns = second * SECOND_NS, BEGIN_NS + second * SECOND_NS
+    feed.look_at_gaps(clock_ns, now_ns=now_ns)
+    if feed.due_ns > now_ns:
+        return []
+    since_ns = feed.query().since_ns or 0
+    found = list[Trade]()
+    with suppress(BadAnswer):
+        found = feed.answered(TradeAnswer([t for t in tape if t.time_ns >= since_ns], False, clock_ns), now_ns=now_ns)
+    seam, feed.seam, late, feed.late = feed.seam, None, feed.late, []
+    return [*found, *late, *([*seam.tail, *seam.fresh] if seam else [])]
+
+
+def _reason(feed: NumberedFeed) -> WaitReason | None:
+    return feed.waits.reason if feed.waits else None
+
+
+def test_a_trade_that_follows_new_numbers_on_the_socket_alone_is_provisional_until_rest_shows_both() -> None:
+    """Numbers begin again twice, while the socket is dead and REST repeats one answer: 2 is of the second sequence."""
+    first, lost = _trade(1, BEGIN_NS + 4 * SECOND_NS), _trade(1, BEGIN_NS + 17 * SECOND_NS)
+    later = [_trade(n, BEGIN_NS + (38 + n) * SECOND_NS) for n in (2, 3)]
+    feed, found = _begun(), list[Trade]()
+    for second in range(20):
+        found += _answer(feed, [_trade(100, BEGIN_NS), first], second)
+    assert found == [first]
+    found += feed.received(later, now_ns=41 * SECOND_NS)
+    doubt = next(each for each in feed.provisional if not each.first_id)
+    assert doubt.span == TimeRange(first.time_ns, later[-1].time_ns + 1)
+    assert doubt.reason is ProvisionalReason.IDS_BEGAN_AGAIN
+    for second in range(42, 60):
+        found += _answer(feed, [_trade(100, BEGIN_NS), first], second)
+    assert doubt in feed.provisional, "an answer from before does not end it"
+
+    again = NumberedFeed(BY_TIME, first.time_ns, None, now_ns=0, provisional=feed.provisional)
+    assert doubt in again.provisional, "nor does a restart"
+    for second in range(20):
+        _answer(again, [_trade(100, BEGIN_NS), first], second)
+    again.received(later, now_ns=41 * SECOND_NS)
+    assert any(
+        not each.first_id and each.span.start_ns <= lost.time_ns < each.span.end_ns for each in again.provisional
+    )
+
+    tape = [_trade(100, BEGIN_NS), first, lost, *later]
+    for each in (feed, again):
+        brought = [trade for second in range(60, 120) for trade in _answer(each, tape, second)]
+        assert brought == [lost]
+        assert all(span.first_id for span in each.provisional), "numbers between sequences stay open"
+        assert any(s.span == TimeRange(first.time_ns, lost.time_ns + 1) for s in each.provisional)
+    assert found == [first, *later]
+
+
+def test_a_new_number_that_comes_during_a_search_is_not_forgotten_at_its_end() -> None:
+    """The search began because answers lacked the last known trade, so it knew of no later one."""
+    feed, new = _begun(), _trade(1, BEGIN_NS + 5 * SECOND_NS)
+    for second in range(4):
+        with suppress(BadAnswer):
+            _answer(feed, [], second)
+    assert _reason(feed) is WaitReason.IDS_BEGAN_AGAIN
+    assert feed.received([new], now_ns=5 * SECOND_NS) == []
+    for second in range(6, 60):
+        assert _answer(feed, [_trade(99, BEGIN_NS - 1)], second) == []
+        assert _reason(feed) is WaitReason.IDS_BEGAN_AGAIN and feed.settled_ns < new.time_ns
+    assert [t for second in range(60, 99) for t in _answer(feed, [_trade(100, BEGIN_NS), new], second)] == [new]
+
+
+def test_old_trades_in_an_answer_about_new_numbers_are_not_their_successors() -> None:
+    """A query from number 1 on may bring the trades of the old sequence, too."""
+    old, new = [_trade(100, BEGIN_NS), _trade(101, BEGIN_NS + 1)], [_trade(n, BEGIN_NS + n * SECOND_NS) for n in (5, 6)]
+    late = _trade(102, BEGIN_NS + 2 * SECOND_NS)
+    feed, found = _begun(), list[Trade]()
+    for second in range(20):
+        found += _answer(feed, [*old, *new], second)
+    feed.query()
+    answer = TradeAnswer([*old, late, *new, _trade(7, BEGIN_NS + 7 * SECOND_NS)], False, BEGIN_NS + 20 * SECOND_NS)
+    found += feed.answered(answer, now_ns=20 * SECOND_NS)
+    assert feed.late == [late], "it fills the end of the old sequence"
+    assert [t.number for t in found] == [101, 5, 6, 7]
+    assert _reason(feed) is not WaitReason.REST_LACKS, "no number before 100 is missing"
+
+
+def test_a_socket_that_comes_to_the_last_known_number_anew_shows_that_numbers_begin_again() -> None:
+    """REST lacks the first trades since then, and shows only one with a larger number."""
+    feed, found = _begun(), list[Trade]()
+    new = [_trade(n, BEGIN_NS + n * SECOND_NS) for n in range(96, 104)]
+    feed.received(new[:-1], now_ns=104 * SECOND_NS)
+    for second in range(105, 140):
+        found += _answer(feed, [_trade(100, BEGIN_NS), new[-1]], second)
+    assert sorted(found) == new[:-1], "an answer without 102 is not taken"
+    brought = [trade for second in range(140, 160) for trade in _answer(feed, [_trade(100, BEGIN_NS), *new], second)]
+    assert brought == new[-1:]
+    assert feed.settled_ns == new[-1].time_ns
+
+
+def test_the_end_of_the_old_numbers_is_released_once_if_the_socket_has_sent_it_too() -> None:
+    feed, found = _begun(), list[Trade]()
+    old, new = [_trade(n, BEGIN_NS + (n - 100) * SECOND_NS) for n in (101, 102)], _trade(1, BEGIN_NS + 9 * SECOND_NS)
+    feed.received([new], now_ns=9 * SECOND_NS)
+    feed.received(old, now_ns=10 * SECOND_NS)
+    for second in range(10, 40):
+        found += _answer(feed, [_trade(100, BEGIN_NS), *old, new], second)
+    assert found == [*old, new]
+
+
+def test_a_released_trade_does_not_close_the_gap_after_numbers_that_began_in_the_same_second() -> None:
+    """The times of a gap are not exact, and the old trade has a number that the shorter sequence has not used."""
+    old = [_trade(100, BEGIN_NS), _trade(101, BEGIN_NS + SECOND_NS // 2)]
+    first, second = _trade(1, BEGIN_NS + SECOND_NS), _trade(1, BEGIN_NS + 9 * SECOND_NS)
+    feed, tape, found = _begun(), [*old], list[Trade]()
+    for at, new in enumerate((first, second)):
+        feed.received([new], now_ns=(10 + 40 * at) * SECOND_NS)
+        tape.append(new)
+        found += [each for n in range(10, 40) for each in _answer(feed, tape, n + 40 * at)]
+    gaps = [each for each in feed.provisional if each.last_id == str(2**62)]
+    assert [each.first_id for each in gaps] == ["102", "2"] and gaps[1].span.start_ns == first.time_ns
+    assert found == [old[1], first, second]
+    feed.received(old, now_ns=90 * SECOND_NS)
+    assert feed.late == []
+    assert [each for n in range(90, 120) for each in _answer(feed, tape, n)] == []
 
 
 def test_a_trade_that_fits_an_earlier_gap_and_the_new_numbers_is_released_once() -> None:
