@@ -11,7 +11,7 @@ from dexorder.cli.terminal import output
 from dexorder.supervisor.plan import PARTS, SuiteOptions, metrics_addresses, summary_rows
 from dexorder.supervisor.state import PartState
 
-_WAIT_SECONDS = 3
+_WAIT_SECONDS = 2
 _TAIL_BYTES = 4_096
 _EVENT = re.compile(r"^\S+Z \[\w+ *\] (.+?)(?: {2,}|$)", re.MULTILINE)
 

@@ -91,8 +91,8 @@ def test_a_part_that_starts_is_named_again_and_again(
     seconds = [0.0]
     monkeypatch.setattr("dexorder.cli.suite.up_report.time.monotonic", lambda: seconds[0])
     reporter = ConsoleReporter(SuiteOptions(tmp_path))
-    for second in range(8):
+    for second in range(6):
         seconds[0] = float(second)
         reporter.waiting({"spark": tmp_path / "spark.log"})
     printed = [line for line in capsys.readouterr().out.splitlines() if "waiting" in line]
-    assert printed == ["[  3.0 s] waiting for spark (starting)", "[  6.0 s] waiting for spark (starting)"]
+    assert printed == ["[  2.0 s] waiting for spark (starting)", "[  4.0 s] waiting for spark (starting)"]
