@@ -19,7 +19,7 @@ from dexorder_relay.engine import RelayEngine
 from dexorder_relay.realtime.control import CANCEL, Connected
 from dexorder_relay.realtime.control import check as check_control
 from dexorder_relay.realtime.live import Interest, LiveStream, SlowClientPolicy
-from dexorder_relay.requests.queries import page_size, read_token
+from dexorder_relay.requests.queries import fitting, page_size, read_token
 from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.request import check_ticker
 from dexorder_relay.triggers.triggers import SUBSCRIPTION_PREFIX
@@ -54,11 +54,19 @@ class RealtimeRpcs:
         client_id = access.listed(current_caller(), request.client_id)
         found, jobs = self.engine.realtime.listed(client_id, request.ticker, read_token(request.page_token) or 0, size)
         history = await self.engine.realtime.history_ids(found, HISTORY_IDS)
-        return pb.ListRealtimeResponse(
-            subscriptions=[messages.encode_started(each, history[each.subscription.subscription_id]) for each in found],
-            jobs=[messages.encode_job(job) for job in jobs],
-            next_page_token=str(found[-1].sequence) if len(found) == size else "",
+        job_of = {job.ticker: messages.encode_job(job) for job in jobs}
+        page = fitting(  # a job may have hundreds of provisional spans; the first subscription of a market brings it
+            pb.ListRealtimeResponse(
+                subscriptions=[messages.encode_started(each, history[each.subscription.subscription_id])],
+                jobs=[job] if (job := job_of.pop(each.subscription.ticker, None)) else (),
+            )
+            for each in found
         )
+        is_last = len(page) == len(found) < size
+        answer = pb.ListRealtimeResponse(next_page_token="" if is_last else str(found[len(page) - 1].sequence))
+        for entry in page:
+            answer.MergeFrom(entry)
+        return answer
 
     async def WatchMarketData(
         self, request: pb.WatchMarketDataRequest, _: object
