@@ -18,7 +18,7 @@ ENDS = (0, 130, -signal.SIGINT)
 
 def main(text: str, *command: str) -> int:
     """Return 0 if the text was shown, and the command ended as after Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so their children
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs of a shell
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (ROWS, COLUMNS))
     process = subprocess.Popen(
