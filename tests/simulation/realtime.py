@@ -119,6 +119,7 @@ class RealtimeStory:
             try:
                 self.begin()
                 run.loop.run_until(lambda: False, limit_ns=self._end_ns)
+                self.storage.finish()
                 found = breaches(self.evidence())
             finally:
                 run.loop.close()

@@ -153,6 +153,12 @@ class Storage:
                 except CallFailed:
                     await asyncio.sleep(self._random.uniform(0.1, 2.0))
 
+    def finish(self) -> None:
+        """Commit what is in the log at the end of a run."""
+        for record in self.records[self._read :]:
+            self.tables.add(record)
+        self._read = len(self.records)
+
     def claims(self, ticker: str, period_seconds: int) -> list[TimeRange]:
         """Return the spans of a series that records have settled; 0 seconds for trades."""
         return merge(record.headers.span for record in self.of(ticker, period_seconds) if record.headers.span)

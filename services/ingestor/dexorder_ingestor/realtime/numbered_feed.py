@@ -501,6 +501,8 @@ class NumberedFeed:
             self._is_confirmed = True
             self._alone, self._witnessed = None, []
             self._known.add(released)
+            if released[0].time_ns <= self._sequence_ns + SECOND_NS:
+                self.gaps.released(released, self._sequence_ns)
         if self._sequence.gap is None:
             self._gap_ns = None
 

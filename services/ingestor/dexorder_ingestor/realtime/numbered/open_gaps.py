@@ -69,8 +69,8 @@ class OpenGaps:
         self._gaps = [gap for each in known if (gap := _gap_of(each))]
         self.closed: dict[int, int] = {}
         """Times of the last trades that have closed a part of a gap, by number."""
-        self._released: dict[int, int] = {}
-        """The same of the last trades before numbers have begun again."""
+        self._released: dict[tuple[int, int], None] = {}
+        """Numbers and times of the trades next to the places where numbers have begun again."""
 
     def __len__(self) -> int:
         """Return their number."""
@@ -89,13 +89,15 @@ class OpenGaps:
             both = other._replace(first=min(one.first, other.first), last=max(one.last, other.last), span=span)
             self._gaps = [both, *rest]
 
-    def released(self, trades: Iterable[Trade], last_ns: int) -> None:
-        """Note released trades before a place where numbers begin again, of which the last one has this time.
+    def released(self, trades: Iterable[Trade], seam_ns: int) -> None:
+        """Note released trades near a place where numbers begin again.
 
         Their copies may fit the gap there, whose times are not exact.
         """
-        self._released |= {trade.number: trade.time_ns for trade in trades if trade.time_ns >= last_ns - _TOLERANCE_NS}
-        _keep(self._released)
+        near = (trade for trade in trades if abs(trade.time_ns - seam_ns) <= _TOLERANCE_NS)
+        self._released |= {(trade.number, trade.time_ns): None for trade in near}
+        while len(self._released) > _MAX_CLOSED:
+            del self._released[next(iter(self._released))]
 
     def close(self, trades: Iterable[Trade]) -> list[Trade]:
         """Return the trades that close a part of a gap; each is returned once.
@@ -104,13 +106,14 @@ class OpenGaps:
         """
         found = []
         for trade in trades:
-            if self.has(trade) and not _is_copy(trade, self._released):
+            if self.has(trade) and (trade.number, trade.time_ns) not in self._released:
                 if not self.were_closed_by(trade):
                     found.append(trade)
                     self.closed[trade.number] = trade.time_ns
                 parts = (_without(gap, trade) if gap.has(trade) else (gap,) for gap in self._gaps)
                 self._gaps = [part for each in parts for part in each]
-        _keep(self.closed)
+        while len(self.closed) > _MAX_CLOSED:
+            del self.closed[next(iter(self.closed))]
         return found
 
     def were_closed_by(self, trade: Trade) -> bool:
@@ -118,7 +121,8 @@ class OpenGaps:
 
         Just after numbers have started again, a trade may fit into the gap before and follow the new numbers.
         """
-        return _is_copy(trade, self.closed)
+        time_ns = self.closed.get(trade.number)
+        return time_ns is not None and abs(trade.time_ns - time_ns) <= _TOLERANCE_NS
 
     def has(self, trade: Trade) -> bool:
         """Return whether a trade closes a part of a gap."""
@@ -143,16 +147,6 @@ class OpenGaps:
                 gap = gap._replace(queries=queries, asked_ns=answer.clock_ns)
             after.append(gap)
         self._gaps = after
-
-
-def _is_copy(trade: Trade, times_ns: dict[int, int]) -> bool:
-    time_ns = times_ns.get(trade.number)
-    return time_ns is not None and abs(trade.time_ns - time_ns) <= _TOLERANCE_NS
-
-
-def _keep(times_ns: dict[int, int]) -> None:
-    while len(times_ns) > _MAX_CLOSED:
-        del times_ns[next(iter(times_ns))]
 
 
 def _without(gap: OpenGap, trade: Trade) -> Sequence[OpenGap]:

@@ -344,7 +344,7 @@ def test_a_released_trade_does_not_close_the_gap_after_numbers_that_began_in_the
     gaps = [each for each in feed.provisional if each.last_id == str(2**62)]
     assert [each.first_id for each in gaps] == ["102", "2"] and gaps[1].span.start_ns == first.time_ns
     assert found == [old[1], first, second]
-    feed.received(old, now_ns=90 * SECOND_NS)
+    feed.received([*old, first], now_ns=90 * SECOND_NS)
     assert feed.late == []
     assert [each for n in range(90, 120) for each in _answer(feed, tape, n)] == []
 
