@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping
@@ -203,9 +204,13 @@ class PartProcess:
 
 
 def child_environment(own: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """Return a child's variables: the supervisor's own, the part's, and a path to our packages if not installed."""
+    """Return a child's variables: the supervisor's own, the part's, and a path to our packages if not installed.
+
+    Programs of the own environment are found although it is not activated, because UDFs may call them.
+    """
     path = os.pathsep.join(filter(None, (*import_roots(), own.get("PYTHONPATH", ""))))
-    return {**own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **added}
+    programs = os.pathsep.join(filter(None, (own.get("PATH", os.defpath), str(Path(sys.executable).parent))))
+    return {**own, "PATH": programs, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **added}
 
 
 def _death_of(code: int) -> str:

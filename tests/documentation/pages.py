@@ -340,7 +340,8 @@ END
             Run(
                 'socket = "unix:',
                 {'"unix:/var/run/numaflow/source.sock"': "source.target"},
-                then="query.processAllAvailable()\nquery.stop()\nassert sum(written) == 100, written",
+                then="while sum(written) < 100:\n    query.processAllAvailable()\n"
+                "query.stop()\nassert sum(written) == 100, written",
             ),
             Run(
                 "from dexorder_spark.source.udsource import decoding_source",

@@ -195,6 +195,12 @@ async def test_a_part_that_takes_long_to_stop_is_named_and_a_second_signal_kills
     assert [session_members(session or 0) for session in sessions] == [[], []]
 
 
+def test_a_part_finds_programs_of_its_own_environment_after_those_of_the_user() -> None:
+    own = str(Path(sys.executable).parent)
+    assert child_environment({"PATH": "/first:/second"}, {})["PATH"] == f"/first:/second:{own}"
+    assert child_environment({}, {})["PATH"] == f"{os.defpath}:{own}"
+
+
 def test_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SUPERVISOR, str(tmp_path), *map(str, free_ports(2))]
     env = child_environment(os.environ, {})

@@ -53,8 +53,8 @@ def test_messages_of_many_streams_are_small(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_streams_whose_windows_are_dropped_give_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_stream, "WINDOW_PERIODS", 50)
-    monkeypatch.setattr(row_stream, "BATCH_ROWS", 7)
+    monkeypatch.setattr(row_stream, "WINDOW_PERIODS", 5_000)
+    monkeypatch.setattr(row_stream, "BATCH_ROWS", 700)
     monkeypatch.setattr(held_windows, "MAX_HELD_BYTES", 1)
     held: list[tuple[int, int]] = []
     hold = HeldWindows.hold
@@ -65,7 +65,7 @@ async def test_streams_whose_windows_are_dropped_give_each_row_once(
 
     monkeypatch.setattr(HeldWindows, "hold", noted)
     async with suite(tmp_path) as s:
-        s.pipeline.write(range(120))
+        s.pipeline.write(range(12_000))
         streams = [s.relay.rows.StreamRows(WANTED, timeout=60) for _ in range(4)]
         found: list[list[pb.StreamRowsResponse]] = [[] for _ in streams]
         open_streams = list(range(len(streams)))
@@ -77,6 +77,6 @@ async def test_streams_whose_windows_are_dropped_give_each_row_once(
                 else:
                     found[number].append(answer)
         for each in found:
-            assert opens(each) == [at(minute) for minute in range(120)]
+            assert opens(each) == [at(minute) for minute in range(12_000)]
     assert len(held) > 4 * 3, "windows that were dropped are read again"
     assert {windows for windows, _ in held} == {1}, "only the newest window is kept, above the limit"
