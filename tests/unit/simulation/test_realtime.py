@@ -27,6 +27,7 @@ FOUND = (
     *((23, RESTARTED_BEHIND), (230, RARE), (721125, RESTARTED_KILLED), (731382, RARE)),
     *((761255, RESTARTED_BEHIND), (771211, RESTARTED_BEHIND), (771939, RESTARTED_BEHIND), (843008, RESTARTED_BEHIND)),
     *((811017, RESTARTED_KILLED), (813005, RESTARTED_OFTEN), (813058, RESTARTED_OFTEN)),
+    *((853041, RESTARTED_KILLED), (853051, RESTARTED_KILLED), (863278, RESTARTED_OFTEN), (902136, PRODUCT)),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,

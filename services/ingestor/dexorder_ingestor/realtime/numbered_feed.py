@@ -295,7 +295,6 @@ class NumberedFeed:
             self.due_ns = now_ns
             return []
         released = self._add(answer.trades)
-        self._join(released, answer.trades)
         self.late += self._close_gaps(self._sequence.below)
         gap = self._sequence.gap
         if released and answer.full:
@@ -308,6 +307,7 @@ class NumberedFeed:
             self.due_ns = now_ns + _RETRY_NS
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
+        self._join(released, answer.trades)
         return released
 
     def correct(self, trades: Sequence[Trade]) -> None:
@@ -405,7 +405,9 @@ class NumberedFeed:
             found.tail, new = _split(found.tail, first.time_ns)
             kept = sorted({*kept, *new})
         if found.first is None or self._link is None:
-            released = self._add([trade for trade in kept if trade not in strange])
+            unclear = set(strange)
+            released = self._add([trade for trade in kept if trade not in unclear])
+            self._join(released)
             self.late += self._close_gaps(self._sequence.below)
             return released
         self._begin_again(found, found.first, kept, answer.clock_ns, now_ns)
@@ -458,7 +460,7 @@ class NumberedFeed:
         self._set_due(now_ns)
         if asked is not self._joint:
             return []
-        missing = asked.add(answer.trades)
+        missing = self._unknown(asked.add(answer.trades))
         if asked.is_over:
             self._joint, self._side_failures = None, 0
             for last, first in asked.restarts:
@@ -521,7 +523,10 @@ class NumberedFeed:
 
     def _close_gaps(self, trades: Sequence[Trade]) -> list[Trade]:
         """Return trades of open gaps, unless they are known otherwise."""
-        return self.gaps.close(t for t in trades if (k := self._known.get(t.number)) is None or k.time_ns != t.time_ns)
+        return self.gaps.close(self._unknown(trades))
+
+    def _unknown(self, trades: Sequence[Trade]) -> list[Trade]:
+        return [t for t in trades if (k := self._known.get(t.number)) is None or k.time_ns != t.time_ns]
 
     def _set_due(self, now_ns: int) -> None:
         due_ns = self.due_ns

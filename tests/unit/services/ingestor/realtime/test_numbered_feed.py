@@ -294,6 +294,28 @@ def test_a_new_number_that_comes_during_a_search_is_not_forgotten_at_its_end() -
     assert [t for second in range(60, 99) for t in _answer(feed, [_trade(100, BEGIN_NS), new], second)] == [new]
 
 
+def test_a_trade_that_a_search_without_a_find_has_released_is_not_missing_at_the_joint() -> None:
+    reason = ProvisionalReason.IDS_BEGAN_AGAIN
+    left = ProvisionalSpan(TimeRange(BEGIN_NS, BEGIN_NS + 1), reason, since_ns=BEGIN_NS)
+    feed, found = NumberedFeed(BY_TIME, BEGIN_NS, None, now_ns=0, provisional=[left]), list[Trade]()
+    tape = [_trade(99, BEGIN_NS - 1), _trade(100, BEGIN_NS)]
+    for second in range(10):
+        found += _answer(feed, tape, second)
+    feed.disconnected(now_ns=10 * SECOND_NS)
+    for second in range(10, 40):
+        if _reason(feed) is not WaitReason.IDS_BEGAN_AGAIN:
+            found += _answer(feed, tape[:1], second)
+    assert _reason(feed) is WaitReason.IDS_BEGAN_AGAIN, "answers lack 100"
+    new = [_trade(n, BEGIN_NS + (n - 60) * SECOND_NS) for n in (101, 102)]
+    assert feed.received(new[:1], now_ns=41 * SECOND_NS) == []
+    for second in range(41, 80):
+        found += _answer(feed, [*tape, new[0]], second)
+    found += feed.received(new[1:], now_ns=80 * SECOND_NS)
+    for second in range(80, 120):
+        found += _answer(feed, [*tape, *new], second)
+    assert found == [tape[1], *new] and feed.provisional == ()
+
+
 def test_old_trades_in_an_answer_about_new_numbers_are_not_their_successors() -> None:
     """A query from number 1 on may bring the trades of the old sequence, too."""
     old, new = [_trade(100, BEGIN_NS), _trade(101, BEGIN_NS + 1)], [_trade(n, BEGIN_NS + n * SECOND_NS) for n in (5, 6)]
