@@ -94,9 +94,10 @@ async def test_streams_reports_and_commits_are_seen(tmp_path: Path, registry: Co
         await s.pipeline.report()
         await until(lambda: value("pipeline_report_age_seconds") == 0)
         before = value("store_commit_seconds_count")
+        await s.relay.history.ListRequests(rpb.ListRequestsRequest())
+        assert value("store_commit_seconds_count") == before, "reads are no commits"
         await s.queued("r", 0, 10)
-        await s.relay.history.ListRequests(rpb.ListRequestsRequest())  # reads are no commits
-        assert value("store_commit_seconds_count") == value("store_group_size_count") == before + 1
+        assert value("store_commit_seconds_count") == value("store_group_size_count") > before
         events = s.relay.history.WatchNotifications(rpb.WatchNotificationsRequest(topic="RESPONSE:me"))
         progress = s.relay.history.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
         await progress.read()
