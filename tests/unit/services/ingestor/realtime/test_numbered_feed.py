@@ -316,6 +316,14 @@ def test_a_trade_that_a_search_without_a_find_has_released_is_not_missing_at_the
     assert found == [tape[1], *new] and feed.provisional == ()
 
 
+def test_a_new_dispatch_notices_numbers_that_began_again_before_it_though_it_knows_only_a_number() -> None:
+    """REST is behind, and the number after the last recorded one is of the new sequence."""
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 29, now_ns=0)
+    assert feed.received([_trade(28, BEGIN_NS + 30 * SECOND_NS)], now_ns=30 * SECOND_NS) == []
+    assert feed.received([_trade(30, BEGIN_NS + 32 * SECOND_NS)], now_ns=32 * SECOND_NS) == []
+    assert _reason(feed) is WaitReason.IDS_BEGAN_AGAIN and feed.settled_ns == BEGIN_NS
+
+
 def test_old_trades_in_an_answer_about_new_numbers_are_not_their_successors() -> None:
     """A query from number 1 on may bring the trades of the old sequence, too."""
     old, new = [_trade(100, BEGIN_NS), _trade(101, BEGIN_NS + 1)], [_trade(n, BEGIN_NS + n * SECOND_NS) for n in (5, 6)]
