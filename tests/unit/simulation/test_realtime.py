@@ -28,6 +28,7 @@ FOUND = (
     *((761255, RESTARTED_BEHIND), (771211, RESTARTED_BEHIND), (771939, RESTARTED_BEHIND), (843008, RESTARTED_BEHIND)),
     *((811017, RESTARTED_KILLED), (813005, RESTARTED_OFTEN), (813058, RESTARTED_OFTEN)),
     *((853041, RESTARTED_KILLED), (853051, RESTARTED_KILLED), (863278, RESTARTED_OFTEN), (902136, PRODUCT)),
+    (1000342, RESTARTED_OFTEN),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,
@@ -35,7 +36,8 @@ a gap that two dispatches had found, a market that has never traded, of which th
 that fitted into a gap before the new numbers and followed them too, and a trade of time that REST alone had called
 quiet, which the next dispatch took for a recorded one; then numbers that begin again twice or three times, while the
 socket is dead, REST is behind or an ingestor is killed: trades of two sequences taken for one, the end of one counted
-twice, a new number forgotten by a search that had begun before it."""
+twice, a new number forgotten by a search that had begun before it, and new
+numbers that the first answer of a dispatch shows after the last recorded trade."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:

@@ -324,6 +324,17 @@ def test_a_new_dispatch_notices_numbers_that_began_again_before_it_though_it_kno
     assert _reason(feed) is WaitReason.IDS_BEGAN_AGAIN and feed.settled_ns == BEGIN_NS
 
 
+def test_a_search_for_the_last_trade_before_the_start_notices_that_numbers_begin_again_after_it() -> None:
+    """The socket then goes on with the number after that trade, though of the new sequence."""
+    old = [_trade(n, BEGIN_NS + (n - 14) * SECOND_NS) for n in (13, 14, 15)]
+    new = [_trade(n, BEGIN_NS + (n + 4) * SECOND_NS) for n in range(1, 14)]
+    feed = NumberedFeed(replace(BY_NUMBER, page=PAGE * 5), BEGIN_NS, 15, now_ns=0, search=True)
+    _answer(feed, [*old, *new], 20)
+    assert feed.received([_trade(14, BEGIN_NS + 22 * SECOND_NS)], now_ns=22 * SECOND_NS) == []
+    assert _reason(feed) is WaitReason.IDS_BEGAN_AGAIN and feed.settled_ns == BEGIN_NS
+    assert feed.provisional, "its time is not claimed either"
+
+
 def test_old_trades_in_an_answer_about_new_numbers_are_not_their_successors() -> None:
     """A query from number 1 on may bring the trades of the old sequence, too."""
     old, new = [_trade(100, BEGIN_NS), _trade(101, BEGIN_NS + 1)], [_trade(n, BEGIN_NS + n * SECOND_NS) for n in (5, 6)]
