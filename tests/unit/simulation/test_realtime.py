@@ -36,8 +36,8 @@ a gap that two dispatches had found, a market that has never traded, of which th
 that fitted into a gap before the new numbers and followed them too, and a trade of time that REST alone had called
 quiet, which the next dispatch took for a recorded one; then numbers that begin again twice or three times, while the
 socket is dead, REST is behind or an ingestor is killed: trades of two sequences taken for one, the end of one counted
-twice, a new number forgotten by a search that had begun before it, and new
-numbers that the first answer of a dispatch shows after the last recorded trade."""
+twice, a new number forgotten by a search that had begun before it, and new numbers
+that the first answer of a dispatch shows after the last recorded trade."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:
