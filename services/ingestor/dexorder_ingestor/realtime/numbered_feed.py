@@ -351,7 +351,7 @@ class NumberedFeed:
             span = TimeRange(self._begin_ns, anchor.first_ns + 1)
             self.gaps.open(OpenGap(0, first - 1, span, ProvisionalReason.ONE_SOURCE, answer.clock_ns))
         self._sequence = NumberedTrades(first, self._begin_ns)
-        if self._suspect(self._strange(answer.trades), now_ns):  # or what the socket sends next seems to follow it
+        if self._suspect(self._strange(answer.trades), now_ns):  # else the socket's next trade may seem to follow
             return []
         kept, self._kept = self._kept, []
         released = self._add(kept) if first is not None else []
