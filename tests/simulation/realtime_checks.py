@@ -5,7 +5,7 @@ MISSED          a trade before the settled time is in no record: it lies between
 GIVEN_UP        the same, between the records of one dispatch, which has gone on without it
 UNNUMBERED      the same, at an exchange that does not number its trades
 WRONG_VALUE     a trade in the table has not the exchange's final value, or is not the exchange's
-WRONG_CANDLE    a claimed candle is not the exchange's
+WRONG_CANDLE    a claimed candle is not the exchange's, and no part of it is provisional
 SPOILED         a candle was right, and a later record has made it wrong
 STUCK           trades are not settled although faults ceased long ago
 STUCK_BY_VALUE  the same, behind a trade whose value in the table is not the exchange's final one
@@ -259,7 +259,8 @@ def _candles(evidence: Evidence) -> Iterator[Breach]:
             for open_ns in range(claim.start_ns, claim.end_ns, period * SECOND_NS):
                 row = evidence.storage.tables.candles.get((evidence.ticker, period, open_ns))
                 ours, theirs = row.candle if row else None, truth.get(open_ns)
-                if not _equal(ours, theirs):
+                span = TimeRange(open_ns, open_ns + period * SECOND_NS)
+                if not _equal(ours, theirs) and not any(span.overlaps(each) for each in evidence.provisional):
                     yield Breach(Rule.WRONG_CANDLE, f"{_candle_name(open_ns, period)} is {_values_of(ours, theirs)}")
         yield from _spoiled(evidence, period, truth)
 
@@ -300,7 +301,8 @@ def _stuck(evidence: Evidence) -> Iterator[Breach]:
     behind = (now_ns - evidence.settled_ns) / SECOND_NS
     if behind <= SETTLED_SECONDS:
         return
-    if behind <= QUIET_SECONDS and all(trade.time_ns < evidence.settled_ns for trade in evidence.truth):
+    late_ns = now_ns - int(SETTLED_SECONDS * SECOND_NS)
+    if behind <= QUIET_SECONDS and not any(evidence.settled_ns <= trade.time_ns < late_ns for trade in evidence.truth):
         return
     recorded = [trade for trade in evidence.truth if evidence.record_of(trade) is not None]
     waiting = sum(trade.time_ns >= evidence.settled_ns for trade in evidence.truth)

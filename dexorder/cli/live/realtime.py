@@ -26,6 +26,7 @@ _REASONS = {
     ProvisionalReason.MISSING_IDS: "the exchange has left out ids",
     ProvisionalReason.IDS_BEGAN_AGAIN: "the exchange's ids began again",
     ProvisionalReason.ONE_SOURCE: "one source only",
+    ProvisionalReason.NOT_JOINED: "no answer shows the trades before and after a new connection yet",
 }
 
 

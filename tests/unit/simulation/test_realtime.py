@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
 from tests.simulation.realtime_profiles import (
+    CORRECTED_KILLED,
     HOLD,
     HONEST,
     MENDED,
@@ -17,6 +18,8 @@ from tests.simulation.realtime_profiles import (
     RESTARTED_BEHIND,
     RESTARTED_KILLED,
     RESTARTED_OFTEN,
+    UNNUMBERED_CORRECTED,
+    UNNUMBERED_PRODUCTS,
 )
 
 SEEDS = range(1, 3)
@@ -28,7 +31,8 @@ FOUND = (
     *((761255, RESTARTED_BEHIND), (771211, RESTARTED_BEHIND), (771939, RESTARTED_BEHIND), (843008, RESTARTED_BEHIND)),
     *((811017, RESTARTED_KILLED), (813005, RESTARTED_OFTEN), (813058, RESTARTED_OFTEN)),
     *((853041, RESTARTED_KILLED), (853051, RESTARTED_KILLED), (863278, RESTARTED_OFTEN), (902136, PRODUCT)),
-    (1000342, RESTARTED_OFTEN),
+    *((1000342, RESTARTED_OFTEN), (1014866, RESTARTED_BEHIND), (1110751, CORRECTED_KILLED)),
+    *((1121611, CORRECTED_KILLED), (1010674, UNNUMBERED_CORRECTED), (1000390, UNNUMBERED_PRODUCTS)),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,
@@ -37,7 +41,10 @@ that fitted into a gap before the new numbers and followed them too, and a trade
 quiet, which the next dispatch took for a recorded one; then numbers that begin again twice or three times, while the
 socket is dead, REST is behind or an ingestor is killed: trades of two sequences taken for one, the end of one counted
 twice, a new number forgotten by a search that had begun before it, and new numbers
-that the first answer of a dispatch shows after the last recorded trade."""
+that the first answer of a dispatch shows after the last recorded trade, or that follow it on the socket by accident;
+a candle that was closed just before its ingestor was killed, trades of that ingestor whose values nobody compared
+because the next one was killed too, trades that REST lacked for minutes, and dispatches too short to say why they
+wait."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:

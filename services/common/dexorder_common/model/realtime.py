@@ -110,6 +110,7 @@ class ProvisionalReason(IntEnum):
     MISSING_IDS = 1
     IDS_BEGAN_AGAIN = 2
     ONE_SOURCE = 3
+    NOT_JOINED = 4
 
 
 class ProvisionalSpan(NamedTuple):

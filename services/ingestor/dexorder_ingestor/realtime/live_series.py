@@ -148,9 +148,10 @@ class LiveSeries:
             )
         self.values = UnshownTrades(trades, room or Room())
         """Trades that only the socket has shown."""
-        end_ns = resume.start_ns + 1  # the last recorded trade may be of this time
+        end_ns = (resume.start_ns if left is None else start_ns) + 1  # the last recorded trade may be of this time
         compared_ns = end_ns if resume.compared_ns is None or not include_trades else min(resume.compared_ns, end_ns)
-        self.recalled = RecalledTrades(trades, TimeRange(compared_ns, end_ns), last_number, now_ns=now_ns)
+        recalled = TimeRange(compared_ns, end_ns)
+        self.recalled = RecalledTrades(trades, recalled, last_number, now_ns=now_ns, by_time=left is not None)
         """Those of the dispatch before."""
         self._takeover_ns = 0 if last_number is None and left is None else resume.start_ns + silent_ns
         """The exchange's time at the start: trades before it may be recorded, unknown to the relay, with values that

@@ -11,7 +11,8 @@ REST and socket agree on silence        the time is settled (`quiet_time.py`)
 answers agree that numbers are missing  the feed continues without them; they stay open (`open_gaps.py`)
 REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
 numbers fall while times rise           a search for the place where they start again (`trade_search.py`)
-a trade after that place                provisional until REST shows it after those before it (`joint.py`)
+a trade after that place, and the first provisional until REST shows it after those before it (`joint.py`)
+one on each connection
 
 An answer has to repeat the last released trade, so an empty or a wrong one is not a proof.
 """
@@ -25,7 +26,7 @@ from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
-from dexorder_ingestor.realtime.numbered.joint import Joint, unjoined
+from dexorder_ingestor.realtime.numbered.joint import Joint, Joints, doubtful, unjoined
 from dexorder_ingestor.realtime.numbered.known_trades import BACK, KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps, seam
 from dexorder_ingestor.realtime.numbered.quiet_time import QuietTime
@@ -112,7 +113,7 @@ class NumberedFeed:
         self._anchor: Anchor | None = None
         self._seam: Seam | None = None
         self._unjoined = unjoined(provisional)
-        self._joint: Joint | None = None
+        self._joints = Joints()
         self._sequence_ns = 0
         """Time of the first trade since numbers have begun again."""
         self._side: OpenGap | Joint | None = None
@@ -156,13 +157,12 @@ class NumberedFeed:
         alone = self._alone
         parts = subtract([alone.span], self._witnessed) if alone else []
         found = [*self.gaps.spans(), *(alone._replace(span=part) for part in parts if alone)]
-        if self._joint is not None:
-            found.append(self._joint.span(self.settled_ns))
-        elif self._unjoined is not None:
+        joints = self._joints.spans(self.settled_ns)
+        if self._unjoined is not None:
             found.append(self._unjoined)
-        elif self._seam is not None and self._last is not None:
-            found.append(Joint(self._last, self._last.time_ns).span(self.settled_ns))
-        return tuple(sorted(found))
+        elif not joints and self._seam is not None and self._last is not None:
+            found.append(doubtful(self._last, self.settled_ns, self._last.time_ns))
+        return tuple(sorted([*found, *joints]))
 
     def witnessed(self, span: TimeRange) -> None:
         """Note that the exchange's own closed candles confirm the trades of a span."""
@@ -184,12 +184,12 @@ class NumberedFeed:
             self.ask(now_ns + _REORDER_NS)
         if len(ahead) < len(trades) and self._anchor is None:
             self._suspect(self._strange(trades), now_ns)
-        if self._anchor is not None or self._seam is not None:
+        if self._anchor is not None or self._seam is not None or self._is_unconfirmed:
             self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
             self._quiet.heard(now_ns=now_ns, is_news=False)
             return []
         released = self._add(trades)
-        self._join(released)
+        self._joints.released(released)
         number = max((trade.number for trade in trades), default=-1)
         if number > self._heard_number:
             self._heard_number, self._heard_number_ns = number, now_ns
@@ -215,11 +215,20 @@ class NumberedFeed:
         self._socket.restart(now_ns=now_ns)
         self._quiet.broken(now_ns=now_ns)
         self._was_complete = False
+        if self._anchor is not None or self._is_unconfirmed:
+            self._kept = []  # the joint to come is about the new connection
+        elif self._last is not None:
+            self._joints.reconnected(self._last, self._sequence.waiting)
         self.ask(now_ns + _RETRY_NS)
 
     def is_deaf(self, *, now_ns: int) -> bool:
         """Return whether the socket has to be opened again; True once for each time."""
         return self._socket.is_deaf(now_ns=now_ns)
+
+    @property
+    def _is_unconfirmed(self) -> bool:
+        """Whether only the number of the last recorded trade is known: REST has to show the trade first."""
+        return self._link is not None and self._last is None
 
     @property
     def waits(self) -> Wait | None:
@@ -232,6 +241,8 @@ class NumberedFeed:
             return Wait(WaitReason.REST_LACKS, f"REST has not shown {numbers}, and later ones are known")
         if self._anchor is not None:
             return Wait(WaitReason.REST_LACKS, f"REST has not shown the last trade before {iso(self._begin_ns)}")
+        if self._is_unconfirmed:
+            return Wait(WaitReason.REST_LACKS, f"REST has not shown trade {self._link}, the last recorded one")
         last = f"after {self._last}" if self._last else f"since {iso(self._begin_ns)}"
         return Wait(WaitReason.ONE_SOURCE, f"no trade has come {last}, and REST does not confirm that")
 
@@ -248,8 +259,8 @@ class NumberedFeed:
         """Query now if an open gap is due by the exchange's time, or the joint, unless a more urgent query is."""
         if now_ns < self._side_from_ns or self._anchor or self._seam or self._sequence.gap:
             return
-        joint = self._joint
-        self._side = joint if joint is not None and joint.is_due else self.gaps.due(exchange_ns)
+        joint, gap = self._joints.due, self.gaps.due(exchange_ns)
+        self._side = gap if joint is None or (gap is not None and self._side_failures % 2) else joint
         if self._side is not None:
             self.ask(now_ns)
 
@@ -307,8 +318,8 @@ class NumberedFeed:
             self.due_ns = now_ns + _RETRY_NS
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
-        self._join(released, answer.trades)
-        return released
+        self._joints.released(released, answer.trades)
+        return [*released, *self._add_kept(now_ns)] if self._kept else released
 
     def correct(self, trades: Sequence[Trade]) -> None:
         """Take REST's values of released trades instead of the socket's."""
@@ -338,9 +349,7 @@ class NumberedFeed:
         first, self._last = anchor.first_number, anchor.trade
         self._link = anchor.trade.number if anchor.trade else None
         self._known.add([anchor.trade] if anchor.trade else [])
-        if self._unjoined is not None and anchor.trade is not None:
-            self._joint = Joint(anchor.trade, self._unjoined.since_ns)
-        self._unjoined = None
+        self._start_joint(anchor.trade)
         if self._begin_again_behind(anchor.trade, answer.trades):
             self._recorded = None
         if self._recorded is not None and first is not None and first > self._recorded + 1:
@@ -353,9 +362,25 @@ class NumberedFeed:
         self._sequence = NumberedTrades(first, self._begin_ns)
         if self._suspect(self._strange(answer.trades), now_ns):  # else the socket's next trade may seem to follow
             return []
+        if first is None:
+            self._kept = []
+        return [] if self._is_unconfirmed else self._add_kept(now_ns)
+
+    def _start_joint(self, last: Trade | None) -> None:
+        """Begin with a joint after the last trade before the start: the socket proves nothing about the time before."""
+        left, self._unjoined = self._unjoined, None
+        if last is not None and left is not None:
+            self._joints.start(Joint(last, held=left))
+        elif last is not None and not self._joints.is_open:
+            self._joints.start(Joint(last))
+
+    def _add_kept(self, now_ns: int) -> list[Trade]:
+        """Add the trades that the socket has sent during a search, unless their numbers seem to start again."""
+        if self._suspect(self._strange(self._kept), now_ns):
+            return []
         kept, self._kept = self._kept, []
-        released = self._add(kept) if first is not None else []
-        self._join(released)
+        released = self._add(kept)
+        self._joints.released(released)
         return released
 
     def _begin_again_behind(self, last: Trade | None, trades: Sequence[Trade]) -> bool:
@@ -408,8 +433,13 @@ class NumberedFeed:
             kept = sorted({*kept, *new})
         if found.first is None or self._link is None:
             unclear = set(strange)
-            released = self._add([trade for trade in kept if trade not in unclear])
-            self._join(released)
+            kept = [trade for trade in kept if trade not in unclear]
+            if self._is_unconfirmed:  # REST may have removed that trade
+                self._kept = kept
+                self._search()
+                return []
+            released = self._add(kept)
+            self._joints.released(released)
             self.late += self._close_gaps(self._sequence.below)
             return released
         self._begin_again(found, found.first, kept, answer.clock_ns, now_ns)
@@ -432,10 +462,11 @@ class NumberedFeed:
         self._known.clear()
         self._link = self._last = self._recorded = None
         self._heard_number, self._holes, self._next_seam_ns = -1, 0, now_ns
-        self._joint = self._unjoined = None
+        self._unjoined = None
         before_first = [trade for trade in closed if trade.number <= link]  # REST lacks them
         found.fresh = [*before_first, *self._add(found.fresh)]
-        self._joint = Joint(self._last or last or first, clock_ns)
+        shown = self._last or last or first
+        self._joints.start(Joint(shown, held=doubtful(shown, shown.time_ns, clock_ns)))
         self.seam = found
         if found.is_cut:
             self._suspect_seam(now_ns)
@@ -445,7 +476,7 @@ class NumberedFeed:
             self._kept = new
         else:
             added = self._add(new)
-            self._join(added)
+            self._joints.released(added)
             found.fresh += added
 
     def _add_to_gap(self, asked: OpenGap, answer: TradeAnswer, now_ns: int) -> list[Trade]:
@@ -460,16 +491,15 @@ class NumberedFeed:
         self._side, self._side_failures = None, self._side_failures + 1
         self._side_from_ns = now_ns + _pause_ns(self._side_failures)
         self._set_due(now_ns)
-        if asked is not self._joint:
-            return []
-        missing = self._unknown(asked.add(answer.trades))
-        if asked.is_over:
-            self._joint, self._side_failures = None, 0
-            for last, first in asked.restarts:
+        for found in self._joints.add(answer):
+            missing = [trade for trade in self._unknown(found.trades) if not self.gaps.were_closed_by(trade)]
+            for last, first in found.restarts:
                 for gap in seam(last.number, last.time_ns, first, answer.clock_ns):
                     self.gaps.open(gap)
                 self._known.add(trade for trade in missing if trade.time_ns >= first.time_ns)
             self.late += missing
+        if asked.is_over:
+            self._side_failures = 0
         return []
 
     # --- released trades --------------------------------------------------------------------------------------------
@@ -485,11 +515,6 @@ class NumberedFeed:
             return released
         # the search may have missed the last trade before the start: then its successor is found after it
         return [trade for trade in released if trade.time_ns >= self._begin_ns]
-
-    def _join(self, released: Sequence[Trade], shown: Sequence[Trade] = ()) -> None:
-        """Tell the joint which trades are released, and which of them an answer has shown."""
-        if self._joint is not None and released:
-            self._joint.released(released, shown)
 
     def _without_old(self, trades: Sequence[Trade]) -> list[Trade]:
         """Leave out trades of earlier numbers, which are not the successors of new ones; some may close a gap."""
@@ -565,7 +590,9 @@ class NumberedFeed:
             self._holes = 0
         self.corrected += self._known.judge(trades, now_ns=now_ns)
         if last is None and found is not None:
-            self._last = self._last or found
+            if self._last is None:
+                self._last = found
+                self._start_joint(found)
             self._known.add(trade for trade in trades if trade.number <= link)
         self._is_confirmed = True
         return found is not None

@@ -22,7 +22,7 @@ than the data that Kafka has acknowledged; an earlier one only repeats data.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dexorder_common.model.history import HistoryRequest
@@ -38,11 +38,15 @@ from dexorder_common.model.realtime import (
     Resumption,
     SeriesProgress,
     StartedSubscription,
+    UncheckedCandles,
 )
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state.leases import Leases
 
 MAX_FENCED = 10_000
+_UNTOLD_NS = 600 * SECOND_NS
+"""Time of the newest candles of a job without a status."""
 
 
 @dataclass(slots=True)
@@ -91,7 +95,9 @@ class RealtimeJob:
             subscription. Its reports are ignored then.
         dispatches: Number of dispatches so far.
         error: Reason for which the last dispatch ended early.
-        progressed: The current dispatch has settled something.
+        progressed: The current dispatch has settled something that none before it had.
+        waited: Why the dispatch before settled no data, until the current one settles some: one that is lost soon after
+            its start says no reason.
         told_to_stop: The ingestor of the current dispatch has a request to stop, which later subscriptions do not undo.
         identity: Socket of the ingestor that has the current dispatch; None until it is heard of after a restart.
         ingestor: Name that the ingestor has given; may be empty.
@@ -113,6 +119,7 @@ class RealtimeJob:
     failures_in_a_row: int = 0
     error: str = ""
     progressed: bool = False
+    waited: str = ""
     told_to_stop: bool = False
     identity: bytes | None = None
     ingestor: str = ""
@@ -144,10 +151,17 @@ class RealtimeJob:
 
     @property
     def waiting(self) -> str:
-        """Why the current dispatch does not settle data, if known; empty without a reason."""
-        if self.dispatch_id is not None and self.identity is None:
+        """Why the current dispatch does not settle data, if known; empty without a reason.
+
+        One that is new has not said why. Then it is the reason of the dispatch before, or why that one has ended, if it
+        settled nothing either.
+        """
+        if self.dispatch_id is None:
+            return ""
+        if self.identity is None:
             return "the relay was started again, and the ingestor of this job has not reported since"
-        return self.knowledge.waiting
+        before = self.error if self.failures_in_a_row else self.waited
+        return self.knowledge.waiting or before
 
     def add(self, started: StartedSubscription) -> list[tuple[int, TimeRange]]:
         """Add a subscription; return by period the ranges of candles that must be fetched as history for it.
@@ -200,6 +214,7 @@ class RealtimeJob:
 
     def end_dispatch(self) -> None:
         """End the current dispatch and fence its id."""
+        self.waited = self.waiting
         self.dispatch_id = self.sent = self.identity = None
         self.dispatched_ns = 0
         self.ingestor = ""
@@ -276,7 +291,21 @@ class RealtimeJob:
         known = self.knowledge
         last_id = trades.last_trade_id if trades else ""
         compared_ns = (trades.compared_ns or trades.from_ns) if trades else None
-        return Resumption(start_ns, last_id, candles, first_ns, known.provisional, known.unchecked, compared_ns)
+        unchecked = *known.unchecked, *self._untold()
+        return Resumption(start_ns, last_id, candles, first_ns, known.provisional, unchecked, compared_ns)
+
+    def _untold(self) -> Iterator[UncheckedCandles]:
+        """Return candles that the table has and no dispatch has told of: it was killed just after it had made them.
+
+        A status has each candle for a day at least, so those after the last one that it has are meant; without any,
+        the newest ones. Their values are not known here, so they differ from the exchange's, and are made again.
+        """
+        for period, position in self.positions.items():
+            told = [each.span.end_ns for each in self.knowledge.unchecked if each.period_seconds == period]
+            newest_ns = floor_to_grid(position.next_ns - _UNTOLD_NS, period) if period != TRADES_PERIOD else 0
+            start_ns = max(position.from_ns, max(told, default=newest_ns))
+            if period != TRADES_PERIOD and start_ns < position.next_ns:
+                yield UncheckedCandles(period, TimeRange(start_ns, position.next_ns), 0, None)
 
     def settle(
         self, period: int, span: TimeRange, *, current: bool, last_trade_id: str = ""
@@ -293,10 +322,11 @@ class RealtimeJob:
         position = self.positions.get(period)
         if position is None or (current and self.sent is None):
             return None, None
-        if current:
+        if current and position.next_ns < span.end_ns:
             self.progressed = True
             self.failures_in_a_row = 0
-        elif span.start_ns > position.next_ns:
+            self.waited = ""
+        elif not current and span.start_ns > position.next_ns:
             return None, None
         hole = position.advance(span, last_trade_id)
         return position, hole if period != TRADES_PERIOD else None

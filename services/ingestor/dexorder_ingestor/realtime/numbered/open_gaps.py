@@ -13,12 +13,12 @@ from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.sources.corrections import TOLERANCE_NS
 
 DELAYS_NS = tuple(seconds * SECOND_NS for seconds in (30, 120, 600, 3_600, 86_400))
 """The last three are those after which history asks for absent candles again."""
 _REPEAT_NS = 30 * SECOND_NS
 """Shortest time between two queries about a gap."""
-_TOLERANCE_NS = SECOND_NS
 _MAX_GAPS = 500
 _MAX_CLOSED = 1_000
 _LAST_NUMBER = 2**62
@@ -57,7 +57,7 @@ class OpenGap(NamedTuple):
         """
         if not self.first <= trade.number <= self.last:
             return False
-        is_inside = self.span.start_ns - _TOLERANCE_NS <= trade.time_ns < self.span.end_ns + _TOLERANCE_NS
+        is_inside = self.span.start_ns - TOLERANCE_NS <= trade.time_ns < self.span.end_ns + TOLERANCE_NS
         return is_inside or self.reason is ProvisionalReason.MISSING_IDS
 
 
@@ -94,7 +94,7 @@ class OpenGaps:
 
         Their copies may fit the gap there, whose times are not exact.
         """
-        near = (trade for trade in trades if abs(trade.time_ns - seam_ns) <= _TOLERANCE_NS)
+        near = (trade for trade in trades if abs(trade.time_ns - seam_ns) <= TOLERANCE_NS)
         self._released |= {(trade.number, trade.time_ns): None for trade in near}
         while len(self._released) > _MAX_CLOSED:
             del self._released[next(iter(self._released))]
@@ -122,7 +122,7 @@ class OpenGaps:
         Just after numbers have started again, a trade may fit into the gap before and follow the new numbers.
         """
         time_ns = self.closed.get(trade.number)
-        return time_ns is not None and abs(trade.time_ns - time_ns) <= _TOLERANCE_NS
+        return time_ns is not None and abs(trade.time_ns - time_ns) <= TOLERANCE_NS
 
     def has(self, trade: Trade) -> bool:
         """Return whether a trade closes a part of a gap."""

@@ -30,16 +30,18 @@ class RecalledTrades:
         span: Time that is still to be compared; empty at the end.
     """
 
-    def __init__(self, series: TradeSeries, span: TimeRange, last_number: int | None, *, now_ns: int) -> None:
-        """Compare the trades of ``span`` up to the last recorded one."""
-        is_wanted = last_number is not None and series.numbered
+    def __init__(
+        self, series: TradeSeries, span: TimeRange, last_number: int | None, *, now_ns: int, by_time: bool = False
+    ) -> None:
+        """Compare the trades of ``span`` up to the last recorded one; its number may be unknown if ``by_time``."""
+        is_wanted = (last_number is not None or by_time) and series.numbered
         start_ns = max(span.start_ns, span.end_ns - LONGEST_NS) if is_wanted else span.end_ns
         self.span = TimeRange(start_ns, span.end_ns)
         self._left_out = TimeRange(span.start_ns, start_ns) if is_wanted and span.start_ns < start_ns else None
         self._series = series
-        self._last_number = last_number or 0
+        self._last_number = last_number
         self._number: int | None = None
-        self._before: dict[int, Trade] = {}
+        self._before: dict[tuple[int, int], Trade] = {}
         self._not_before_ns = now_ns
         self._until_ns = now_ns + LONGEST_NS
 
@@ -64,19 +66,23 @@ class RecalledTrades:
     def answered(self, answer: TradeAnswer, *, now_ns: int) -> list[Trade]:
         """Add an answer; return the trades that are to be recorded again, with its values."""
         page = self._page(answer.trades)
-        has_end = self._last_number in page
+        if self._last_number is None:
+            has_end = any(trade.time_ns >= self.span.end_ns - 1 for trade in answer.trades)
+        else:
+            has_end = any(number == self._last_number for number, _ in page)
         if not has_end and not (page and answer.full):
             self._not_before_ns = now_ns + _RETRY_NS
             return []
         before, self._before = self._before, page
-        if page.keys() != before.keys() or not all(is_same(page[number], before[number]) for number in page):
+        if page.keys() != before.keys() or not all(is_same(page[key], before[key]) for key in page):
             self._not_before_ns = now_ns + _AGAIN_NS
             return []
         if has_end:
             self._end()
         else:
-            self._number = max(page)
-            start_ns = min(page[self._number].time_ns, self.span.end_ns - 1)
+            last = max(page.values())
+            self._number = None if self._last_number is None else last.number
+            start_ns = min(last.time_ns, self.span.end_ns - 1)
             self.span = TimeRange(max(self.span.start_ns, start_ns), self.span.end_ns)
         self._before, self._not_before_ns = {}, now_ns
         return list(page.values())
@@ -90,10 +96,12 @@ class RecalledTrades:
         found, self._left_out = self._left_out, None
         return found
 
-    def _page(self, trades: Sequence[Trade]) -> dict[int, Trade]:
-        """Return the trades of the span; others may be from before a restart of the ids, or of another market."""
+    def _page(self, trades: Sequence[Trade]) -> dict[tuple[int, int], Trade]:
+        """Return the trades of the span, by number and time; others may be of older ids, or of another market."""
         start_ns, end_ns = self.span.start_ns, self.span.end_ns + SECOND_NS
-        return {t.number: t for t in trades if start_ns <= t.time_ns < end_ns and t.number <= self._last_number}
+        last = self._last_number
+        inside = (t for t in trades if start_ns <= t.time_ns < end_ns and (last is None or t.number <= last))
+        return {(trade.number, trade.time_ns): trade for trade in inside}
 
     def _end(self) -> None:
         self.span = TimeRange(self.span.end_ns, self.span.end_ns)

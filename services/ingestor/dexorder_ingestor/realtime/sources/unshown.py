@@ -4,7 +4,8 @@ The message of a trade may have been damaged, or the exchange has corrected the 
 break the feed does not ask REST about them, so this asks once for each of them, about a minute later, many at a time. A
 trade with other values counts as corrected as soon as some answers agree (`corrections.py`).
 
-Trades that no answer shows in time are left out, and so are new ones while too many wait.
+A trade that answers lack is asked about again after the others. Trades that no answer shows in time are left out, and
+so are new ones while too many wait.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DOUBT_NS, _LONGEST_DOUBT_NS = SECOND_NS, 32 * SECOND_NS
 _RETRY_NS = 20 * SECOND_NS
 """The same while REST fails, or does not show all."""
 _LACKS = 3
-"""Answers that have a later trade without one, after which it is left out."""
+"""Answers that have a later trade without one, after which the next trades come first."""
 MAX_KEPT = 10_000
 """Trades of one market that wait."""
 _BLOCK_NS = 5 * SECOND_NS
@@ -53,6 +54,8 @@ class UnshownTrades:
         work for Python's garbage collector."""
         self._lacks: dict[str, int] = {}
         """Number of answers that had a later trade without one."""
+        self._lacked_ns: dict[str, int] = {}
+        """Time since which a trade waits that answers lacked before."""
         self._blocks: dict[int, int] = {}
         """Number of trades that wait, by the block of their time."""
         self._asked: dict[str, Trade] = {}
@@ -138,7 +141,7 @@ class UnshownTrades:
             return corrected
         self._forget(self._seen)
         newest_ns = max((trade.time_ns for trade in answer.trades), default=0)
-        self._count_lacks(known for known in asked.values() if known.time_ns < newest_ns)
+        self._count_lacks([known for known in asked.values() if known.time_ns < newest_ns], now_ns)
         is_further = min(asked.values()).trade_id not in self._waiting
         self._not_before_ns = now_ns + (0 if is_further else _RETRY_NS)
         self._end_query()
@@ -165,12 +168,21 @@ class UnshownTrades:
                 break
         return found
 
-    def _count_lacks(self, lacking: Iterable[Trade]) -> None:
+    def _count_lacks(self, lacking: Iterable[Trade], now_ns: int) -> None:
         for trade in lacking:
             if trade.trade_id in self._waiting:
                 lacks = self._lacks[trade.trade_id] = self._lacks.get(trade.trade_id, 0) + 1
                 if lacks >= _LACKS:
-                    self._leave_out([trade.trade_id])
+                    self._ask_again(trade, now_ns)
+
+    def _ask_again(self, trade: Trade, now_ns: int) -> None:
+        """Put a trade behind the others, or leave it out if it has waited for too long."""
+        trade_id = trade.trade_id
+        waits_ns = self._lacked_ns.setdefault(trade_id, _since_ns(self._waiting.pop(trade_id)))
+        self._waiting[trade_id] = (*trade, now_ns)
+        del self._lacks[trade_id]
+        if now_ns >= waits_ns + GIVEN_UP_NS:
+            self._leave_out([trade_id])
 
     def _end_query(self) -> None:
         self._asked, self._seen = {}, set()
@@ -181,6 +193,7 @@ class UnshownTrades:
         for trade_id in list(ids):
             if (each := self._waiting.pop(trade_id, None)) is not None:
                 self._lacks.pop(trade_id, None)
+                self._lacked_ns.pop(trade_id, None)
                 self._room.left += 1
                 block = _trade(each).time_ns // _BLOCK_NS
                 self._blocks[block] -= 1

@@ -43,13 +43,20 @@ def series(trades: TradeSeries = NUMBERED, *, last_id: str = "99", periods: tupl
     return LiveSeries(trades, resume, include_trades=True, periods=periods, poll_ns=SECOND_NS, now_ns=0)
 
 
+def shown(live: LiveSeries) -> LiveSeries:
+    """Let REST show trade 99, which is the last recorded one."""
+    assert live.take_query(now_ns=0) is not None
+    live.answered(TradeAnswer([trade(99, -1)], False, BEGIN_NS), now_ns=0)
+    return live
+
+
 def after(second: float) -> int:
     """Return a time of the exchange."""
     return BEGIN_NS + int(second * SECOND_NS)
 
 
 def test_trades_of_the_socket_are_a_record_at_the_next_tenth_of_a_second() -> None:
-    live = series()
+    live = shown(series())
     live.received([trade(100, 1)], now_ns=5)
     live.received([trade(101, 2)], now_ns=6)
     assert live.due_ns == MAX_BATCH_NS and live.backlog == 2
@@ -180,7 +187,7 @@ def test_numbers_that_eight_answers_lack_do_not_exist() -> None:
 
 
 def test_a_repair_amends_the_candle_and_records_its_trades_again_before_a_later_position() -> None:
-    live = series()
+    live = shown(series())
     live.received([trade(100, 1, amount=9.0), trade(101, 61)], now_ns=0)
     ((first,), (candle,)) = live.take_records(now_ns=MAX_BATCH_NS)
     assert candle.candles[0].volume == 9.0 and live.recorded(first) == "101"
@@ -209,7 +216,7 @@ def test_trades_before_the_start_complete_a_candle_and_are_not_recorded() -> Non
 
 def test_without_trades_only_candles_are_due() -> None:
     resume = Resume(BEGIN_NS, "99", {60: BEGIN_NS})
-    live = LiveSeries(NUMBERED, resume, include_trades=False, periods=[60], poll_ns=SECOND_NS, now_ns=0)
+    live = shown(LiveSeries(NUMBERED, resume, include_trades=False, periods=[60], poll_ns=SECOND_NS, now_ns=0))
     live.received([trade(100, 1)], now_ns=0)
     assert live.take_records(now_ns=MINUTE_NS) == NOTHING and not live.has_records_before(MINUTE_NS)
     live.received([trade(101, 61)], now_ns=0)

@@ -256,7 +256,7 @@ def test_a_trade_that_follows_new_numbers_on_the_socket_alone_is_provisional_unt
     assert found == [first]
     found += feed.received(later, now_ns=41 * SECOND_NS)
     doubt = next(each for each in feed.provisional if not each.first_id)
-    assert doubt.span == TimeRange(first.time_ns, later[-1].time_ns + 1)
+    assert doubt.span == TimeRange(first.time_ns, later[0].time_ns + 1)
     assert doubt.reason is ProvisionalReason.IDS_BEGAN_AGAIN
     for second in range(42, 60):
         found += _answer(feed, [_trade(100, BEGIN_NS), first], second)
@@ -278,6 +278,51 @@ def test_a_trade_that_follows_new_numbers_on_the_socket_alone_is_provisional_unt
         assert all(span.first_id for span in each.provisional), "numbers between sequences stay open"
         assert any(s.span == TimeRange(first.time_ns, lost.time_ns + 1) for s in each.provisional)
     assert found == [first, *later]
+
+
+@pytest.mark.parametrize("is_start", [True, False], ids=["a new dispatch", "a new connection"])
+def test_the_first_trade_on_a_connection_proves_nothing_about_the_time_before_it(is_start: bool) -> None:
+    """Numbers have begun again meanwhile, and the socket's first one follows the last known one."""
+    last, lost = _trade(3, BEGIN_NS), [_trade(n, BEGIN_NS + (20 + n) * SECOND_NS) for n in (1, 2, 3)]
+    later = [_trade(n, BEGIN_NS + (36 + n) * SECOND_NS) for n in (4, 5)]
+    feed, found = NumberedFeed(BY_NUMBER, BEGIN_NS, 3, now_ns=0), list[Trade]()
+    if not is_start:
+        found += [trade for second in range(20) for trade in _answer(feed, [last], second)]
+        feed.disconnected(now_ns=20 * SECOND_NS)
+    found += feed.received(later, now_ns=42 * SECOND_NS)
+    for second in range(42, 70):
+        found += _answer(feed, [last], second)
+        between = [each.span for each in feed.provisional if each.reason is ProvisionalReason.NOT_JOINED]
+        assert between == ([TimeRange(last.time_ns, later[0].time_ns + 1)] if found else [])
+    assert found == later and feed.settled_ns == later[-1].time_ns
+    for second in range(70, 110):
+        found += _answer(feed, [last, *lost, *later], second)
+    assert found == [*later, *lost]
+    assert all(each.first_id for each in feed.provisional), "numbers between sequences stay open"
+
+
+def test_a_trade_that_came_before_the_connection_was_lost_is_not_the_first_one_after_it() -> None:
+    feed, found = _begun(), list[Trade]()
+    tape = [_trade(n, BEGIN_NS + (n - 100) * SECOND_NS) for n in range(100, 105)]
+    assert feed.received([tape[2]], now_ns=3 * SECOND_NS) == []
+    feed.disconnected(now_ns=4 * SECOND_NS)
+    found += _answer(feed, tape[:2], 5)
+    assert found == tape[1:3]
+    found += feed.received([tape[3]], now_ns=6 * SECOND_NS)
+    (joint,) = feed.provisional
+    assert joint.span == TimeRange(tape[2].time_ns, tape[3].time_ns + 1)
+
+
+def test_a_dispatch_continues_although_the_exchange_has_removed_the_last_recorded_trade() -> None:
+    tape = [_trade(n, BEGIN_NS + (n - 100) * SECOND_NS) for n in range(97, 104) if n != 99]
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 99, now_ns=0)
+    found = feed.received(tape[-2:], now_ns=3 * SECOND_NS)
+    for second in range(4, 200):
+        if not found:
+            assert _reason(feed) in (WaitReason.REST_LACKS, WaitReason.IDS_BEGAN_AGAIN)
+        found += _answer(feed, tape, second)
+    assert found == tape[2:] and feed.settled_ns >= tape[-1].time_ns
+    assert [(each.first_id, each.last_id) for each in feed.provisional] == [("99", "99")]
 
 
 def test_a_new_number_that_comes_during_a_search_is_not_forgotten_at_its_end() -> None:
@@ -505,7 +550,13 @@ def test_candles_of_the_exchange_end_the_doubt_about_their_time_alone_also_over_
     assert [each.span for each in again.provisional] == [span(0, 240)], "no part is left out"
     again.witnessed(span(0, 240))
     assert not again.provisional
-    feed.received([_trade(FIRST + 1, BEGIN_NS + 300 * SECOND_NS)], now_ns=1)
+    later, tape = _trade(FIRST + 1, BEGIN_NS + 300 * SECOND_NS), [_trade(FIRST, BEGIN_NS)]
+    feed.received([later], now_ns=1)
+    assert list(feed.provisional) == list(left), "REST has not shown the last recorded trade yet"
+    assert _answer(feed, tape, 1) == [later]
+    (doubt,) = feed.provisional
+    assert (doubt.span, doubt.reason.name) == (TimeRange(tape[0].time_ns, later.time_ns + 1), "NOT_JOINED")
+    assert [trade for second in range(2, 9) for trade in _answer(feed, [*tape, later], second)] == []
     assert not feed.provisional, "the next number proves all of it"
 
 

@@ -169,3 +169,16 @@ def test_candles_of_a_period_that_nobody_asks_for_are_forgotten() -> None:
     assert job.learn(Knowledge(unchecked=(kept, dropped))) == (True, False)
     assert job.knowledge.unchecked == (kept,)
     assert job.learn(Knowledge(unchecked=(kept, dropped))) == (False, False)
+
+
+def test_candles_that_no_status_has_told_of_are_to_be_compared() -> None:
+    """Their dispatch was killed after Kafka had them, and the relay knows them only from the table."""
+    job = RealtimeJob(1, TICKER, positions={0: SeriesPosition(0, 1), 60: SeriesPosition(MINUTE_NS, 20 * MINUTE_NS)})
+    job.positions[300] = SeriesPosition(0, 0)
+    (newest,) = job.resumption().unchecked
+    assert newest == UncheckedCandles(60, TimeRange(10 * MINUTE_NS, 20 * MINUTE_NS), 0, None)
+    told = UncheckedCandles(60, TimeRange(7 * MINUTE_NS, 19 * MINUTE_NS), 0, None)
+    job.learn(Knowledge(unchecked=(told,)))
+    assert job.resumption().unchecked == (told, newest._replace(span=TimeRange(19 * MINUTE_NS, 20 * MINUTE_NS)))
+    job.learn(Knowledge(unchecked=(told, told._replace(span=TimeRange(19 * MINUTE_NS, 20 * MINUTE_NS)))))
+    assert len(job.resumption().unchecked) == 2 and job.knowledge.unchecked == job.resumption().unchecked

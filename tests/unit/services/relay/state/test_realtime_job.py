@@ -243,6 +243,30 @@ def test_a_job_of_which_nothing_was_heard_since_the_restart_of_the_relay_says_so
     assert job.record().error == ""
 
 
+def test_a_dispatch_that_has_said_nothing_yet_has_the_reason_of_the_one_before() -> None:
+    """One that lives for a few seconds never says why it settles nothing."""
+    relay = Relay()
+    relay.start("a", TRADES, at_ns=START_NS)
+    job = relay.take()
+    relay.settle(0, START_NS, START_NS + 5)
+    job.learn(Knowledge(waiting="REST is behind"))
+    job.lose("its lease has expired")
+    job.assign(dispatch_id(2), b"i", wall_ns=1)
+    assert job.waiting == "REST is behind"
+    relay.settle(0, START_NS, START_NS + 5)
+    assert job.waiting == "REST is behind", "these trades were settled before"
+    for failures in (1, 2):
+        job.lose("its lease has expired")
+        assert job.waiting == "" == relay.registry.waiting(TICKER), "the end of the last one is its reason now"
+        job.assign(dispatch_id(3), b"i", wall_ns=1)
+        assert (job.waiting, job.failures_in_a_row) == ("its lease has expired", failures)
+    job.learn(Knowledge(waiting="REST fails"))
+    assert job.waiting == "REST fails"
+    relay.settle(0, START_NS + 5, START_NS + 9)
+    job.learn(Knowledge())
+    assert job.waiting == ""
+
+
 def test_a_job_is_found_by_its_dispatch_and_tells_its_restarts() -> None:
     relay = Relay()
     relay.start("a", TRADES)

@@ -70,6 +70,10 @@ class _ProvisionalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pro
     """
     PROVISIONAL_REASON_ONE_SOURCE: _ProvisionalReason.ValueType  # 3
     """Only one of socket and REST has reported on this time."""
+    PROVISIONAL_REASON_NOT_JOINED: _ProvisionalReason.ValueType  # 4
+    """The socket was opened in this time. The ids of the trades before and after follow one another, but no answer of
+    REST has shown both yet: the exchange's ids may have started again meanwhile.
+    """
 
 class ProvisionalReason(_ProvisionalReason, metaclass=_ProvisionalReasonEnumTypeWrapper):
     """Why a span of trades is provisional."""
@@ -84,6 +88,10 @@ one is missing.
 """
 PROVISIONAL_REASON_ONE_SOURCE: ProvisionalReason.ValueType  # 3
 """Only one of socket and REST has reported on this time."""
+PROVISIONAL_REASON_NOT_JOINED: ProvisionalReason.ValueType  # 4
+"""The socket was opened in this time. The ids of the trades before and after follow one another, but no answer of
+REST has shown both yet: the exchange's ids may have started again meanwhile.
+"""
 Global___ProvisionalReason: _TypeAlias = ProvisionalReason  # noqa: Y015
 
 class _SlowClientPolicy:

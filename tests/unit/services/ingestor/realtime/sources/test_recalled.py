@@ -99,3 +99,18 @@ def test_trades_of_numbers_that_are_not_recorded_are_not_taken() -> None:
     found = recalled(5, 7, end=7)
     strange = [trade(5)._replace(number=900, trade_id="900"), trade(6), trade(7)]
     assert [answer(found, second, strange) for second in (0, 1)] == [[], [6, 7]]
+
+
+def test_without_the_number_of_the_last_one_time_tells_which_trades_are_recorded() -> None:
+    """A place where trades are not joined follows: other trades may have the same numbers."""
+    end_ns = 9 * SECOND_NS + 1
+    found = RecalledTrades(NUMBERED, TimeRange(5 * SECOND_NS, end_ns), None, now_ns=0, by_time=True)
+    assert ask(found, 0, range(5, 9)) == [], "it may be behind"
+    full = range(5, 8)
+    assert [ask(found, second, full, full=True) for second in (20, 21)] == [[], list(full)]
+    query = found.take_query(now_ns=21 * SECOND_NS)
+    assert query is not None and query.number is None and query.since_ns is not None
+    assert query.since_ns <= 7 * SECOND_NS
+    again = [trade(7), trade(8), Trade(9 * SECOND_NS, 1, "1", 1.5, 1.0, "buy", 1, 0), trade(12)]
+    assert [answer(found, 22, again), answer(found, 23, again)] == [[], [7, 8, 1]]
+    assert found.due_ns() is None

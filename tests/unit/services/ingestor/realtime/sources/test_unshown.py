@@ -96,9 +96,14 @@ def test_exchanges_are_asked_by_time_or_for_the_newest_trades() -> None:
 
 def test_what_rest_leaves_out_or_does_not_answer_is_left_out_and_named() -> None:
     unshown = waiting(1, 2, 3)
-    for second in (80, 100, 120):
-        assert query(unshown, second) is not None and answer(unshown, second, [trade(1), trade(3)]) == []
-    assert unshown.take_left_out() == LeftOut(1, TimeRange(2 * SECOND_NS, 2 * SECOND_NS + 1)) and len(unshown) == 0
+    for second in range(80, 760):
+        if query(unshown, second) is not None:
+            assert answer(unshown, second, [trade(1), trade(3)]) == []
+        left_out = unshown.take_left_out()
+        assert (len(unshown) == 0) == (left_out is not None)
+        if left_out is not None:
+            break
+    assert left_out == LeftOut(1, TimeRange(2 * SECOND_NS, 2 * SECOND_NS + 1)) and second >= 600
     unshown = waiting(1, 2)
     for second in range(80, 600, 20):
         assert query(unshown, second) is not None
@@ -107,6 +112,27 @@ def test_what_rest_leaves_out_or_does_not_answer_is_left_out_and_named() -> None
     assert query(unshown, 600) is None and unshown.take_left_out() == LeftOut(
         2, TimeRange(SECOND_NS, 2 * SECOND_NS + 1)
     )
+
+
+def test_a_trade_that_answers_lack_is_asked_about_again_for_ten_minutes_after_the_others() -> None:
+    """A replica may have lost its feed for some minutes."""
+    unshown, room_left, asked = waiting(1, 2), Room().left, list[int]()
+    for second in range(80, 400):
+        if query(unshown, second) is not None:
+            asked.append(second)
+            answer(unshown, second, [trade(3)])
+        if second == 130:
+            unshown.add([trade(4)], now_ns=130 * SECOND_NS)
+    assert asked[:3] == [80, 100, 120] and asked[3] >= 200 and len(asked) < 16
+    assert unshown.take_left_out() is None and len(unshown) == 3
+    shown = [trade(1), trade(2, 9.0), trade(4), trade(5)]
+    corrected = [
+        each for second in range(400, 500) if query(unshown, second) for each in answer(unshown, second, shown)
+    ]
+    assert corrected == [trade(2, 9.0)] and len(unshown) == 0
+    unshown.add([trade(6)], now_ns=500 * SECOND_NS)
+    unshown.clear()
+    assert room_left == Room().left
 
 
 def test_markets_share_the_room_and_leave_out_new_trades_while_it_is_full() -> None:
