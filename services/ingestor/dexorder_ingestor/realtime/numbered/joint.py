@@ -70,8 +70,11 @@ class Joint:
 
     def released(self, trades: Sequence[Trade], shown: Sequence[Trade] = ()) -> None:
         """Note trades that were released after it, some of them ``shown`` by the answer that has shown the last one."""
-        for trade in trades if self._next is None else ():
-            if trade not in self._before and trade not in shown:
+        if self._next is not None:
+            return
+        expected = self._before.union(shown)
+        for trade in trades:
+            if trade not in expected:
                 self._next = trade
                 break
             self.last = trade

@@ -285,18 +285,21 @@ def test_the_first_trade_on_a_connection_proves_nothing_about_the_time_before_it
     """Numbers have begun again meanwhile, and the socket's first one follows the last known one."""
     last, lost = _trade(3, BEGIN_NS), [_trade(n, BEGIN_NS + (20 + n) * SECOND_NS) for n in (1, 2, 3)]
     later = [_trade(n, BEGIN_NS + (36 + n) * SECOND_NS) for n in (4, 5)]
-    feed, found = NumberedFeed(BY_NUMBER, BEGIN_NS, 3, now_ns=0), list[Trade]()
+    before = [_trade(2, BEGIN_NS - SECOND_NS), last]
+    feed, found = NumberedFeed(BY_NUMBER, BEGIN_NS, 3 if is_start else 2, now_ns=0), list[Trade]()
     if not is_start:
-        found += [trade for second in range(20) for trade in _answer(feed, [last], second)]
+        assert feed.received([last], now_ns=0) == []
+        assert [trade for second in range(20) for trade in _answer(feed, before, second)] == [last]
+        assert not feed.provisional, "the first connection is joined"
         feed.disconnected(now_ns=20 * SECOND_NS)
     found += feed.received(later, now_ns=42 * SECOND_NS)
     for second in range(42, 70):
-        found += _answer(feed, [last], second)
+        found += _answer(feed, before, second)
         between = [each.span for each in feed.provisional if each.reason is ProvisionalReason.NOT_JOINED]
         assert between == ([TimeRange(last.time_ns, later[0].time_ns + 1)] if found else [])
     assert found == later and feed.settled_ns == later[-1].time_ns
     for second in range(70, 110):
-        found += _answer(feed, [last, *lost, *later], second)
+        found += _answer(feed, [*before, *lost, *later], second)
     assert found == [*later, *lost]
     assert all(each.first_id for each in feed.provisional), "numbers between sequences stay open"
 
