@@ -108,9 +108,20 @@ class Joint:
 class Joints:
     """The joints of one market, the oldest first."""
 
-    def __init__(self) -> None:
-        """Start without one."""
+    def __init__(self, provisional: Iterable[ProvisionalSpan] = ()) -> None:
+        """Start with what an earlier dispatch has left."""
         self._joints: list[Joint] = []
+        self._left = unjoined(provisional)
+
+    def begin(self, last: Trade | None) -> None:
+        """Begin after the last trade before the start: the socket proves nothing about the time before."""
+        left, self._left = self._left, None
+        if last is not None and (left is not None or not self._joints):
+            self.start(Joint(last, held=left))
+
+    def end_left(self) -> None:
+        """Forget what an earlier dispatch has left: a place at which numbers begin again takes its place."""
+        self._left = None
 
     def start(self, joint: Joint) -> None:
         """Add one; one without a later trade has nothing to join any more."""
@@ -124,18 +135,14 @@ class Joints:
             self._joints.append(Joint(last, before=before))
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is one."""
-        return bool(self._joints)
-
-    @property
     def due(self) -> Joint | None:
         """The oldest one that an answer can end."""
         return next((each for each in self._joints if each.is_due), None)
 
     def spans(self, settled_ns: int) -> list[ProvisionalSpan]:
         """Return the time that is provisional, by start."""
-        return [span for each in self._joints if (span := each.span(settled_ns))]
+        left = [self._left] if self._left is not None else []
+        return [*left, *(span for each in self._joints if (span := each.span(settled_ns)))]
 
     def released(self, trades: Sequence[Trade], shown: Sequence[Trade] = ()) -> None:
         """Note released trades, some of them ``shown`` by the answer that has released them."""

@@ -117,7 +117,7 @@ def test_each_connection_has_its_joint_and_one_answer_may_end_several() -> None:
     assert spans == [TimeRange(one.time_ns, other.time_ns + 1) for one, other in pairwise(tape[1:4])]
     missing = _trade(3, 3.5)
     assert joints.add(_answer([*tape[:3], missing, tape[3]])) == [([], []), ([missing], [(tape[2], missing)])]
-    assert not joints.is_open
+    assert not joints.spans(tape[7].time_ns)
 
 
 def test_a_market_whose_connections_end_at_once_keeps_few_joints_and_forgets_no_time() -> None:
