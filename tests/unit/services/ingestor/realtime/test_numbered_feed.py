@@ -288,8 +288,9 @@ def test_the_first_trade_on_a_connection_proves_nothing_about_the_time_before_it
     before = [_trade(2, BEGIN_NS - SECOND_NS), last]
     feed, found = NumberedFeed(BY_NUMBER, BEGIN_NS, 3 if is_start else 2, now_ns=0), list[Trade]()
     if not is_start:
-        assert feed.received([last], now_ns=0) == []
-        assert [trade for second in range(20) for trade in _answer(feed, before, second)] == [last]
+        assert _answer(feed, before[:1], 0) == []
+        assert feed.received([last], now_ns=1) == [last] and feed.provisional
+        assert [trade for second in range(1, 20) for trade in _answer(feed, before, second)] == []
         assert not feed.provisional, "the first connection is joined"
         feed.disconnected(now_ns=20 * SECOND_NS)
     found += feed.received(later, now_ns=42 * SECOND_NS)
@@ -436,6 +437,20 @@ def test_a_released_trade_does_not_close_the_gap_after_numbers_that_began_in_the
     feed.received([*old, first], now_ns=90 * SECOND_NS)
     assert feed.late == []
     assert [each for n in range(90, 120) for each in _answer(feed, tape, n)] == []
+
+
+def test_a_trade_that_an_answer_about_a_gap_has_shown_is_not_released_again_with_the_new_numbers() -> None:
+    """It is from the second after new numbers have begun, so its time does not tell to which sequence it belongs."""
+    feed, found = NumberedFeed(BY_TIME, BEGIN_NS, None, now_ns=0), list[Trade]()
+    tape = [_trade(1, BEGIN_NS - 1), *(_trade(n, BEGIN_NS + (20 + n) * SECOND_NS) for n in (1, 2))]
+    for second in range(10):
+        found += _answer(feed, tape[:1], second)
+    found += feed.received(tape[1:2], now_ns=21 * SECOND_NS)
+    for second in range(21, 100):
+        found += _answer(feed, tape if second > 40 else tape[:2], second)
+        if second == 41:
+            feed.due_ns = 99 * SECOND_NS  # the answer about the gap comes first
+    assert found == tape[1:]
 
 
 def test_a_trade_that_fits_an_earlier_gap_and_the_new_numbers_is_released_once() -> None:
