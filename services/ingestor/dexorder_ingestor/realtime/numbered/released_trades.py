@@ -120,6 +120,7 @@ class ReleasedTrades:
         """Add an answer by time to the joints; trades that were missing are late ones."""
         for found in self.joints.add(answer):
             missing = [trade for trade in self._unknown(found.trades) if not self.gaps.were_closed_by(trade)]
+            self.gaps.close(missing)  # some were left out, and REST shows them now
             for last, first in found.restarts:
                 for gap in seam(last.number, last.time_ns, first, answer.clock_ns):
                     self.gaps.open(gap)

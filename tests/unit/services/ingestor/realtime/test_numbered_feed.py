@@ -305,6 +305,20 @@ def test_the_first_trade_on_a_connection_proves_nothing_about_the_time_before_it
     assert all(each.first_id for each in feed.provisional), "numbers between sequences stay open"
 
 
+def test_a_trade_that_an_answer_about_a_connection_has_shown_does_not_close_its_gap_again() -> None:
+    """REST has lost its feed with the socket: it lacks what neither has seen, until it is mended."""
+    feed, found = _begun(), list[Trade]()
+    tape = [_trade(n, BEGIN_NS + (n - 100) * SECOND_NS) for n in range(100, 106)]
+    found += [trade for second in range(5) for trade in _answer(feed, tape[:1], second)]
+    feed.disconnected(now_ns=5 * SECOND_NS)
+    found += feed.received(tape[3:], now_ns=6 * SECOND_NS)
+    for second in range(6, 300):
+        found += _answer(feed, tape if found else [tape[0], *tape[4:]], second)
+        if found == tape[3:]:
+            assert {each.first_id for each in feed.provisional} == {"101", ""}, "left out, and it is mended just now"
+    assert sorted(found) == tape[1:] and feed.provisional == ()
+
+
 def test_a_trade_that_came_before_the_connection_was_lost_is_not_the_first_one_after_it() -> None:
     feed, found = _begun(), list[Trade]()
     tape = [_trade(n, BEGIN_NS + (n - 100) * SECOND_NS) for n in range(100, 105)]
