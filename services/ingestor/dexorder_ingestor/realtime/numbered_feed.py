@@ -31,6 +31,7 @@ from dexorder_ingestor.realtime.numbered.known_trades import BACK
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps
 from dexorder_ingestor.realtime.numbered.quiet_time import QuietTime
 from dexorder_ingestor.realtime.numbered.released_trades import ReleasedTrades
+from dexorder_ingestor.realtime.numbered.searches import Searches
 from dexorder_ingestor.realtime.numbered.side_queries import LONGEST_RETRY_NS, RETRY_NS, SideQueries, pause_ns
 from dexorder_ingestor.realtime.numbered.trade_search import Anchor, Seam
 from dexorder_ingestor.realtime.sources.socket_health import SocketHealth
@@ -40,13 +41,8 @@ from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 MARGIN_NS = SECOND_NS
 """A trade is in REST's answers this long after its time."""
 _REORDER_NS = SECOND_NS // 5
-_MAX_KEPT = 20_000
 _HOLES = 3
 """Answers without the last known trade after which numbers may have restarted."""
-_SEAM_NS = 10 * SECOND_NS
-"""Shortest time between two searches for that."""
-_NEAR = 20_000
-"""Numbers that a market may use up in this time."""
 
 
 class NumberedFeed:
@@ -86,13 +82,11 @@ class NumberedFeed:
         """Numbers have restarted: trades behind the released ones, until the caller takes them."""
         self._series = series
         self._trades = ReleasedTrades(begin_ns, last_number, series.page, provisional)
-        self._anchor: Anchor | None = None
-        self._seam: Seam | None = None
+        self._searches = Searches(self._trades, by_number=bool(series.from_number), now_ns=now_ns)
         self._side = SideQueries(now_ns=now_ns)
         self._asked: tuple[int | None, Trade | None] = None, None
         self._asked_seam: Seam | None = None
         self._back = min(BACK, series.page // 2)
-        self._kept: list[Trade] = []
         self._socket = SocketHealth(now_ns=now_ns)
         self._quiet = QuietTime(series.silence_ns)
         self._agreement = GapAgreement(skip_answers)
@@ -100,9 +94,8 @@ class NumberedFeed:
         self._heard_number = -1
         self._heard_number_ns = now_ns
         self._holes = 0
-        self._next_seam_ns = now_ns
         if last_number is None or search or not series.from_number:
-            self._search()
+            self._searches.begin()
 
     @property
     def settled_ns(self) -> int:
@@ -126,7 +119,7 @@ class NumberedFeed:
     @property
     def provisional(self) -> tuple[ProvisionalSpan, ...]:
         """Spans that one source alone calls complete, by start."""
-        return self._trades.provisional(is_seam_suspected=self._seam is not None)
+        return self._trades.provisional(is_seam_suspected=self._searches.seam is not None)
 
     def witnessed(self, span: TimeRange) -> None:
         """Note that the exchange's own closed candles confirm the trades of a span."""
@@ -142,13 +135,13 @@ class NumberedFeed:
         next_number = self._trades.sequence.next_number or 0
         ahead = [trade for trade in trades if trade.number >= next_number]
         self.alone += ahead
-        if self._anchor is None and self._trades.sequence.next_number is None:
-            self._search()  # no trade of the market was known; this one need not be its first
+        if self._searches.anchor is None and self._trades.sequence.next_number is None:
+            self._searches.begin()  # no trade of the market was known; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
-        if len(ahead) < len(trades) and self._anchor is None:
+        if len(ahead) < len(trades) and self._searches.anchor is None:
             self._suspect(self._trades.strange(trades), now_ns)
-        if self._anchor is not None or self._seam is not None or self._trades.is_unconfirmed:
-            self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
+        if self._searches.is_keeping:
+            self._searches.keep(trades)
             self._quiet.heard(now_ns=now_ns, is_news=False)
             return []
         released = self._trades.add(trades)
@@ -170,17 +163,14 @@ class NumberedFeed:
     @property
     def wants_life_after_ns(self) -> int | None:
         """Time after which a sign of life of the socket would settle data; None if no time waits for one."""
-        return None if self._anchor or self._seam or self._trades.sequence.gap else self._quiet.wants_life_after_ns
+        return None if self._searches.is_running or self._trades.sequence.gap else self._quiet.wants_life_after_ns
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost, and with it perhaps trades."""
         self._socket.restart(now_ns=now_ns)
         self._quiet.broken(now_ns=now_ns)
         self._was_complete = False
-        if self._anchor is not None or self._trades.is_unconfirmed:
-            self._kept = []  # the joint to come is about the new connection
-        elif self._trades.last is not None:
-            self._trades.joints.reconnected(self._trades.last, self._trades.sequence.waiting)
+        self._searches.disconnected()
         self.ask(now_ns + RETRY_NS)
 
     def is_deaf(self, *, now_ns: int) -> bool:
@@ -191,13 +181,13 @@ class NumberedFeed:
     def waits(self) -> Wait | None:
         """Reason why the settled time stops, if it does."""
         gap = self._trades.sequence.gap
-        if self._seam is not None:
+        if self._searches.seam is not None:
             last = self._trades.last or self._trades.link
             return Wait(WaitReason.IDS_BEGAN_AGAIN, f"ids seem to restart after {last}")
         if gap is not None:
             numbers = f"trade {gap.first}" if gap.first == gap.last else f"trades {gap.first} to {gap.last}"
             return Wait(WaitReason.REST_LACKS, f"REST has not shown {numbers}, and later ones are known")
-        if self._anchor is not None:
+        if self._searches.anchor is not None:
             return Wait(WaitReason.REST_LACKS, f"REST has not shown the last trade before {iso(self._trades.begin_ns)}")
         if self._trades.is_unconfirmed:
             return Wait(WaitReason.REST_LACKS, f"REST has not shown trade {self._trades.link}, the last recorded one")
@@ -215,19 +205,19 @@ class NumberedFeed:
 
     def look_at_gaps(self, exchange_ns: int, *, now_ns: int) -> None:
         """Query now if an open gap is due by the exchange's time, or a joint, unless a more urgent query is."""
-        trades, is_urgent = self._trades, self._anchor or self._seam or self._trades.sequence.gap
+        trades, is_urgent = self._trades, self._searches.is_running or self._trades.sequence.gap
         if not is_urgent and self._side.choose(trades.joints, trades.gaps, exchange_ns, now_ns=now_ns):
             self.ask(now_ns)
 
     def query(self) -> TradeQuery:
         """Return the query that is due."""
         trades, series = self._trades, self._series
-        self._asked, self._asked_seam = (trades.link, trades.last), self._seam
+        self._asked, self._asked_seam = (trades.link, trades.last), self._searches.seam
         self._quiet.asked()
-        if self._anchor is not None:
-            return self._anchor.next_query()
-        if self._seam is not None:
-            return self._seam.next_query(series)
+        if self._searches.anchor is not None:
+            return self._searches.anchor.next_query()
+        if self._searches.seam is not None:
+            return self._searches.seam.next_query(series)
         if (side := self._side.query(series)) is not None:
             return side
         first = trades.known.oldest_to_show(trades.link) if trades.link is not None else None
@@ -243,13 +233,14 @@ class NumberedFeed:
         Raises:
             BadAnswer: It lacks the last known trade; the whole answer is ignored.
         """
-        if self._anchor is not None:
-            return self._add_to_anchor(self._anchor, answer, now_ns)
-        if self._seam is not None and self._seam is not self._asked_seam:  # started since: not about it
+        anchor, seam = self._searches.anchor, self._searches.seam
+        if anchor is not None:
+            return self._add_to_anchor(anchor, answer, now_ns)
+        if seam is not None and seam is not self._asked_seam:  # started since: not about it
             self.due_ns = now_ns
             return []
-        if self._seam is not None:
-            return self._add_to_seam(self._seam, answer, now_ns)
+        if seam is not None:
+            return self._add_to_seam(seam, answer, now_ns)
         if self._side.is_chosen:
             self._add_to_side(answer, now_ns)
             return []
@@ -258,7 +249,7 @@ class NumberedFeed:
             return []
         has_link = self._check(answer.trades, now_ns)
         if self._trades.sequence.next_number is None and answer.trades:
-            self._search()
+            self._searches.begin()
             self.due_ns = now_ns
             return []
         released = self._trades.add(answer.trades, answer.trades)
@@ -274,7 +265,7 @@ class NumberedFeed:
             self.due_ns = now_ns + RETRY_NS
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
-        return [*released, *self._add_kept(now_ns)] if self._kept else released
+        return [*released, *self._add_kept(now_ns)] if self._searches.kept else released
 
     def correct(self, trades: Sequence[Trade]) -> None:
         """Take REST's values of released trades instead of the socket's."""
@@ -286,55 +277,38 @@ class NumberedFeed:
         self.due_ns = now_ns + 2 * RETRY_NS
         if self._side.is_chosen:
             self._side.failed(now_ns=now_ns)
-        if self._anchor is None and not self._trades.is_confirmed and self._trades.recorded is None:
-            self._search()
+        if self._searches.anchor is None and not self._trades.is_confirmed and self._trades.recorded is None:
+            self._searches.begin()
 
     # --- searches ---------------------------------------------------------------------------------------------------
-
-    def _search(self) -> None:
-        self._anchor = Anchor(self._trades.begin_ns, by_number=bool(self._series.from_number))
 
     def _add_to_anchor(self, anchor: Anchor, answer: TradeAnswer, now_ns: int) -> list[Trade]:
         self.due_ns = now_ns
         anchor.add(answer.trades)
         if not anchor.is_found:
             return []
-        self._anchor = None
+        self._searches.anchor = None
         has_trades = self._trades.begin(anchor, answer)
         if self._suspect(self._trades.strange(answer.trades), now_ns):  # else the socket's next one may seem to follow
             return []
         if not has_trades:
-            self._kept = []
+            self._searches.take_kept()
         return [] if self._trades.is_unconfirmed else self._add_kept(now_ns)
 
     def _add_kept(self, now_ns: int) -> list[Trade]:
         """Add the trades that the socket has sent during a search, unless their numbers seem to start again."""
-        if self._suspect(self._trades.strange(self._kept), now_ns):
+        if self._suspect(self._trades.strange(self._searches.kept), now_ns):
             return []
-        kept, self._kept = self._kept, []
-        return self._trades.add(kept)
+        return self._trades.add(self._searches.take_kept())
 
     def _suspect(self, strange: Sequence[Trade], now_ns: int) -> bool:
         """Search for a place where numbers start again if trades seem to be behind it; return whether a search runs."""
         if not strange or self._trades.link is None:
             return False
         self._quiet.broken(now_ns=now_ns)
-        is_near, until_ns = any(self._trades.link - t.number < _NEAR for t in strange), max(t.time_ns for t in strange)
-        if self._seam is None:
-            self._suspect_seam(now_ns, until_ns=until_ns, is_near=is_near)
-        else:
-            self._seam.reach(until_ns)
-        return self._seam is not None
-
-    def _suspect_seam(self, now_ns: int, *, until_ns: int = 0, is_near: bool = False) -> None:
-        """Start the search, unless that was done recently.
-
-        New numbers that may soon reach the last known one can't wait: they would be taken for its successors.
-        """
-        if self._trades.link is not None and (is_near or now_ns >= self._next_seam_ns):
-            self._next_seam_ns = now_ns + _SEAM_NS
-            self._seam = Seam(self._trades.link, self._trades.last_ns, until_ns=until_ns)
+        if self._searches.suspect(strange, now_ns):
             self.ask(now_ns)
+        return self._searches.seam is not None
 
     def _add_to_seam(self, found: Seam, answer: TradeAnswer, now_ns: int) -> list[Trade]:
         """Add an answer to the search; at its end the feed continues, after the seam if one was found.
@@ -345,19 +319,13 @@ class NumberedFeed:
         self.due_ns = now_ns + (0 if found.is_over else pause_ns(found.behind))
         if not found.is_over:
             return []
-        self._seam = None
-        kept, self._kept = self._kept, []
-        strange = self._trades.strange(kept)
-        if found.first is None and any(trade.number == self._trades.link for trade in strange):
-            found.first = first = strange[0]  # REST lacks the trades by which the socket has come to that number anew
-            kept = sorted({*kept, *(trade for trade in found.tail if trade.time_ns >= first.time_ns)})
-            found.tail = [trade for trade in found.tail if trade.time_ns < first.time_ns]
+        kept, strange = self._searches.end_seam(found)
         if found.first is None or self._trades.link is None:
             unclear = set(strange)
             kept = [trade for trade in kept if trade not in unclear]
             if self._trades.is_unconfirmed:  # REST may have removed that trade
-                self._kept = kept
-                self._search()
+                self._searches.kept = kept
+                self._searches.begin()
                 return []
             released = self._trades.add(kept)
             self.late += self._trades.close_gaps(self._trades.sequence.below)
@@ -368,16 +336,21 @@ class NumberedFeed:
     def _begin_again(self, found: Seam, first: Trade, kept: Sequence[Trade], clock_ns: int, now_ns: int) -> None:
         """Continue after the place where numbers start again; search at once if they do so a second time."""
         new = self._trades.begin_again(found, first, kept, clock_ns)
-        self._heard_number, self._holes, self._next_seam_ns = -1, 0, now_ns
+        self._heard_number, self._holes = -1, 0
+        self._searches.began_again(now_ns)
         self.seam = found
         if found.is_cut:
-            self._suspect_seam(now_ns)
+            self._begin_seam(now_ns)
         else:
             self._suspect(self._trades.strange(new), now_ns)
-        if self._seam is not None:
-            self._kept = new
+        if self._searches.seam is not None:
+            self._searches.kept = new
         else:
             found.fresh += self._trades.add(new)
+
+    def _begin_seam(self, now_ns: int) -> None:
+        if self._searches.begin_seam(now_ns):
+            self.ask(now_ns)
 
     def _add_to_side(self, answer: TradeAnswer, now_ns: int) -> None:
         asked = self._side.take()
@@ -397,7 +370,7 @@ class NumberedFeed:
     def _set_due(self, now_ns: int) -> None:
         due_ns = self.due_ns
         if self._trades.sequence.gap is None:
-            self.due_ns = self._socket.ends_ns if self._seam is None else now_ns
+            self.due_ns = self._socket.ends_ns if self._searches.seam is None else now_ns
             if self._trades.known.has_doubts:
                 self.ask(due_ns)
         elif self._trades.gap_ns is None:
@@ -420,11 +393,12 @@ class NumberedFeed:
         if found is None or (last is None and found.time_ns > self._trades.known_until_ns):
             self._holes += 1
             if self._holes >= _HOLES:
-                self._suspect_seam(now_ns)
+                self._begin_seam(now_ns)
             if found is not None:
                 begin = iso(self._trades.begin_ns)
                 raise BadAnswer(f"the answer has {found}, which was before {begin}", kind="other_symbol")
-            if self._seam or not (self._trades.known.has_any(trades) and any(trade.number > link for trade in trades)):
+            brings_missing = self._trades.known.has_any(trades) and any(trade.number > link for trade in trades)
+            if self._searches.seam or not brings_missing:
                 raise BadAnswer(f"the answer lacks trade {link}, which is known", kind="hole")
         else:
             self._holes = 0

@@ -100,7 +100,7 @@ class Feeds(RuleBasedStateMachine):
     def rest_answers(self, fault: str) -> None:
         """Answer the query whether or not it is due."""
         trades, full = _page(self.tape, self.feed.query())
-        if fault in ("other", "cut") and (self.feed._trades.last is None or self.feed._anchor is not None):
+        if fault in ("other", "cut") and (self.feed._trades.last is None or self.feed._searches.anchor is not None):
             # While the start is searched nothing is known of which another market's trades would differ, and an answer
             # that ends too early makes a trade before the start the first one.
             fault = "none"
