@@ -113,7 +113,7 @@ class Strikes:
 class Resources(Loop):
     """Memory in MiB and open descriptors of each process that is not struck at the time, by part and process id."""
 
-    PAUSE_S = 20.0
+    PAUSE_S, STARTING = 20.0, 3
 
     def __init__(self, suite: SoakSuite) -> None:
         super().__init__()
@@ -132,9 +132,13 @@ class Resources(Loop):
         self.pause()
 
     def growth_of_descriptors(self) -> dict[str, int]:
-        """Return by part the largest growth within a process, from the first third of its samples to the last."""
+        """Return by part the largest growth within a process, from the first third of its samples to the last.
+
+        Its first minute does not count: Spark's JVM and its Python processes start then.
+        """
         found: dict[str, int] = defaultdict(int)
-        for (part, _), counts in self.descriptors.items():
+        for (part, _), all_counts in self.descriptors.items():
+            counts = all_counts[self.STARTING :]
             third = len(counts) // 3
             if third:
                 found[part] = max(found[part], max(counts[-third:]) - max(counts[:third]))
