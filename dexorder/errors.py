@@ -89,7 +89,7 @@ class UdfServeError(DexorderError):
 
 
 class HistoryError(DexorderError):
-    """The request ended without all of its rows; ``record.missing`` has the exact ranges."""
+    """The request ended without all of its rows; ``record.missing`` has the exact ranges, the first 10,000."""
 
     def __init__(self, message: str, record: RequestRecord) -> None:
         super().__init__(message)

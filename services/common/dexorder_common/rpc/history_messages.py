@@ -54,6 +54,8 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_ser
 MAX_UINT32 = 2**32 - 1
 MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
+MAX_NAMED_RANGES = 10_000
+"""Missing or revised ranges that an answer names: three such lists are less than a megabyte."""
 _PROGRESS = set(history_pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
 _OPTIONAL = ListedInstrument._fields[5:]
 _KINDS = {each: history_pb.InstrumentKind.Value(f"INSTRUMENT_KIND_{each.name}") for each in InstrumentKind}
@@ -156,9 +158,9 @@ def encode_record(record: RequestRecord) -> history_pb.RequestRecord:
         progress=encode_progress(record.progress),
         refresh=given.refresh,
         recheck=given.again,
-        missing=encode_ranges(record.missing),
+        missing=encode_ranges(record.missing[:MAX_NAMED_RANGES]),
         provisional=encode_ranges(record.provisional),
-        revised=encode_ranges(end.revised if end else ()),
+        revised=encode_ranges(end.revised[:MAX_NAMED_RANGES] if end else ()),
     )
     if end is not None:
         message.status = _encode_status(end.status)
@@ -220,7 +222,7 @@ def encode_notification(notification: Notification) -> history_pb.Notification:
             dataset=request.dataset.code or None,
         ),
         provisional=encode_ranges(end.provisional),
-        revised=encode_ranges(end.revised),
+        revised=encode_ranges(end.revised[:MAX_NAMED_RANGES]),
     )
 
 

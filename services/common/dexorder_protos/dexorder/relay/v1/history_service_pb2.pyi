@@ -404,7 +404,9 @@ class RequestRecord(_message.Message):
 
     @_builtins.property
     def missing(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
-        """Ranges neither committed nor verified empty when the request ended."""
+        """Ranges neither committed nor verified empty when the request ended: the first 10,000, since all of them may exceed
+        every message. error_message has their number, and CoverageService all of them.
+        """
 
     @_builtins.property
     def progress(self) -> Global___Progress:
@@ -419,7 +421,7 @@ class RequestRecord(_message.Message):
     @_builtins.property
     def revised(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
         """Ranges that were verified empty before this request and now have candles, and newest candles whose values the
-        exchange has changed. Only in requests of the relay itself.
+        exchange has changed; the first 10,000. Only in requests of the relay itself.
         """
 
     def __init__(
@@ -778,7 +780,7 @@ class Notification(_message.Message):
     @_builtins.property
     def revised(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TimeRange]:
         """Ranges that were verified empty before and now have candles, and newest candles whose values the exchange has
-        changed. Only for a request of the relay itself. It is announced on REVISED:{ticker}, and to every client with an
+        changed; the first 10,000. Only for a request of the relay itself. It is announced on REVISED:{ticker}, and to every client with an
         ended request that has a provisional range there.
         """
 

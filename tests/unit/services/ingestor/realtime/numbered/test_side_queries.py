@@ -6,7 +6,7 @@ from dexorder_common.model.realtime import ProvisionalReason
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeSeries
-from dexorder_ingestor.realtime.numbered.joint import Joint, Joints
+from dexorder_ingestor.realtime.numbered.joint import Joints
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps
 from dexorder_ingestor.realtime.numbered.side_queries import LONGEST_RETRY_NS, RETRY_NS, SideQueries
 
