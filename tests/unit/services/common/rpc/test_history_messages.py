@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dexorder_common.model.cursor import Cursor
 from dexorder_common.model.history import (
-    Cursor,
     HistoryRequest,
     Notification,
     Outcome,
