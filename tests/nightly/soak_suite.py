@@ -9,10 +9,11 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from bench.memory import family, memory
 from bench.parts.realtime_memory import exchanges_file
@@ -29,6 +30,8 @@ PARTS = {"relay": 3, "gateway": 3, "udsource": 3, "ingestor": 3, "spark": 1}
 """Parts that are struck, with how often; Spark takes longest to come back."""
 _PIXY = 19
 """Place of the HTTP API in a suite's block of ports, behind its own."""
+STARTING = 3
+"""Samples of a process's first minute."""
 PAUSE_SECONDS, FROZEN_SECONDS, BACK_SECONDS = 5.0, 8.0, 240.0
 
 
@@ -113,7 +116,7 @@ class Strikes:
 class Resources(Loop):
     """Memory in MiB and open descriptors of each process that is not struck at the time, by part and process id."""
 
-    PAUSE_S, STARTING = 20.0, 3
+    PAUSE_S = 20.0
 
     def __init__(self, suite: SoakSuite) -> None:
         super().__init__()
@@ -132,14 +135,19 @@ class Resources(Loop):
         self.pause()
 
     def growth_of_descriptors(self) -> dict[str, int]:
-        """Return by part the largest growth within a process, from the first third of its samples to the last.
-
-        Its first minute does not count: Spark's JVM and its Python processes start then.
-        """
+        """Return by part the largest growth within a process, see `growth`."""
         found: dict[str, int] = defaultdict(int)
-        for (part, _), all_counts in self.descriptors.items():
-            counts = all_counts[self.STARTING :]
-            third = len(counts) // 3
-            if third:
-                found[part] = max(found[part], max(counts[-third:]) - max(counts[:third]))
+        for (part, _), counts in self.descriptors.items():
+            found[part] = max(found[part], growth(counts))
         return dict(found)
+
+
+def growth(counts: Sequence[int]) -> int:
+    """Return the growth of a process's descriptors, from the median of the first third of its samples to the last.
+
+    The samples of its first minute do not count: Spark's JVM and its Python processes start then. A single sample may
+    be twice as large, as a process that the JVM forks has all of its descriptors until it runs its command.
+    """
+    later = counts[STARTING:]
+    third = len(later) // 3
+    return round(median(later[-third:]) - median(later[:third])) if third > 1 else 0
