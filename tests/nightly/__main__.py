@@ -68,14 +68,16 @@ class Part:
         return f"python -m pytest -p tests.nightly.results {self.arguments.format(seed=seed)}"
 
 
+TRANSPORTS = *(f"DEXORDER_{part}_TRANSPORT" for part in ("RELAY", "GATEWAY", "UDSOURCE")), "TRANSPORT"
+
 PARTS = (
     Part("campaigns", 10_800, "-m 'nightly and not soak'"),
     Part(
         "grpcio-transport",
-        900,
-        f"-m '{GATE}' tests/conformance tests/unit/services/common/rpc tests/integration/services/udsource "
-        "tests/integration/services/gateway",
-        environment=dict.fromkeys(("DEXORDER_GATEWAY_TRANSPORT", "DEXORDER_UDSOURCE_TRANSPORT", "TRANSPORT"), "grpcio"),
+        1_200,
+        f"-m '{GATE}' tests/conformance tests/unit/services/common/rpc tests/unit/services/relay "
+        "tests/integration/services/udsource tests/integration/services/gateway",
+        environment=dict.fromkeys(TRANSPORTS, "grpcio"),
     ),
     Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
     Part("deploy", 900, f"-m '{GATE}' tests/unit/deploy"),

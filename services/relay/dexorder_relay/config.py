@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.messaging.curve import KeyFolder, SecretKeyFile
 from dexorder_common.messaging.handshake import SERVER_SECONDS
-from dexorder_common.rpc.settings import ServiceSettings
+from dexorder_common.rpc.settings import ServiceSettings, Transport
 from dexorder_relay.access import Limits
 
 
@@ -22,6 +22,8 @@ class RelaySettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50051"
     """host:port of the gRPC server; port 0 uses a free one."""
+    transport: Transport = "auto"
+    """Transport of the gRPC server; auto takes native where the package dexorder_http2 is installed, else grpcio."""
     metrics_listen: str = "127.0.0.1:9464"
     """host:port of the Prometheus endpoint; empty serves none."""
     broker_listen: str = "tcp://127.0.0.1:5567"
