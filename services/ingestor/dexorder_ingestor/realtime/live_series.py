@@ -27,12 +27,12 @@ from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 from dexorder_ingestor.realtime.numbered.joint import unjoined
 from dexorder_ingestor.realtime.numbered.trade_search import Seam
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
 from dexorder_ingestor.realtime.sources.comparison_limits import Room
 from dexorder_ingestor.realtime.sources.recalled import RecalledTrades
 from dexorder_ingestor.realtime.sources.unshown import UnshownTrades
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS, TradeBatch, TradeBatches, lower, lowest_after
-from dexorder_ingestor.realtime.trade_sequence import Gap
 from dexorder_ingestor.realtime.waiting import Wait
 
 

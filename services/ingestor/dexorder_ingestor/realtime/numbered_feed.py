@@ -34,8 +34,8 @@ from dexorder_ingestor.realtime.numbered.released_trades import ReleasedTrades
 from dexorder_ingestor.realtime.numbered.searches import Searches
 from dexorder_ingestor.realtime.numbered.side_queries import LONGEST_RETRY_NS, RETRY_NS, SideQueries, pause_ns
 from dexorder_ingestor.realtime.numbered.trade_search import Anchor, Seam
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 from dexorder_ingestor.realtime.sources.socket_health import SocketHealth
-from dexorder_ingestor.realtime.trade_sequence import Gap
 from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 
 MARGIN_NS = SECOND_NS

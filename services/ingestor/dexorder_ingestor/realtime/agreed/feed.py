@@ -29,10 +29,10 @@ from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.realtime.agreed.doubts import Doubts
 from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
 from dexorder_ingestor.realtime.agreed.witness import HeardTrades
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.sources.socket_health import AliveSocket, SocketHealth
 from dexorder_ingestor.realtime.trade_batches import NEVER_NS
-from dexorder_ingestor.realtime.trade_sequence import Gap
 from dexorder_ingestor.realtime.waiting import Wait, WaitReason
 
 _LIVE_ONLY = Wait(

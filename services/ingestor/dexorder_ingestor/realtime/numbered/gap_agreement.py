@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dexorder_ingestor.realtime.numbered.side_queries import pause_ns
-from dexorder_ingestor.realtime.trade_sequence import Gap
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 
 
 class GapAgreement:

@@ -17,7 +17,7 @@ from dexorder_ingestor.realtime.numbered.joint import Joint, Joints, doubtful
 from dexorder_ingestor.realtime.numbered.known_trades import KnownTrades
 from dexorder_ingestor.realtime.numbered.open_gaps import OpenGap, OpenGaps, seam
 from dexorder_ingestor.realtime.numbered.trade_search import Anchor, Seam
-from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap, NumberedTrades
 
 
 class ReleasedTrades:

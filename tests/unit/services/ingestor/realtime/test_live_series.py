@@ -16,8 +16,8 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_ingestor.realtime.live_series import DueRecords, LiveSeries, MissingTrades, Resume
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 from dexorder_ingestor.realtime.trade_batches import MAX_BATCH_NS, TradeBatch
-from dexorder_ingestor.realtime.trade_sequence import Gap
 from tests.examples import few
 
 MINUTE_NS = 60 * SECOND_NS

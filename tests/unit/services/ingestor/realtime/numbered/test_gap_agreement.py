@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dexorder_ingestor.realtime.numbered.gap_agreement import GapAgreement
 from dexorder_ingestor.realtime.numbered.side_queries import RETRY_NS
-from dexorder_ingestor.realtime.trade_sequence import Gap
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 
 
 def test_answers_about_the_same_numbers_have_to_agree_one_after_the_other() -> None:

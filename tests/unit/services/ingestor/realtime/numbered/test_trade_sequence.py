@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
+from dexorder_ingestor.realtime.numbered.trade_sequence import Gap, NumberedTrades
 
 _FIRST = 1_000
 
