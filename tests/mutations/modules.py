@@ -14,7 +14,10 @@ MODULES = (
     ),
     *(f"{RELAY}/state/{name}" for name in ("realtime", "realtime_job", "request", "triggers", "udfs")),
     *(f"{INGESTOR}/history/{name}" for name in ("evidence", "candidate_series", "checksum", "newest", "paging")),
-    *(f"{INGESTOR}/realtime/{name}" for name in ("trade_batches", "trade_sequence", "live_candles", "agreed/feed")),
+    *(
+        f"{INGESTOR}/realtime/{name}"
+        for name in ("trade_batches", "live_candles", "agreed/feed", "numbered/trade_sequence")
+    ),
     *(
         f"{COMMON}/dexorder_common/model/{name}"
         for name in ("time_range", "periods", "proof", "checksum", "instrument")
