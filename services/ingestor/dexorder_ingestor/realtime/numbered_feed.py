@@ -11,8 +11,8 @@ REST and socket agree on silence        the time is settled (`quiet_time.py`)
 answers agree that numbers are missing  the feed continues without them; they stay open (`open_gaps.py`)
 REST has other values of a trade        corrected, once some answers agree (`known_trades.py`)
 numbers fall while times rise           a search for the place where they start again (`trade_search.py`)
-a trade after that place, and the first provisional until REST shows it after those before it (`joint.py`)
-one on each connection
+a trade after that place                provisional until REST shows it after those before it (`joint.py`)
+the first trade on a connection         the same
 
 An answer has to repeat the last released trade, so an empty or a wrong one is not a proof.
 """

@@ -300,11 +300,12 @@ class RealtimeJob:
         A status has each candle for a day at least, so those after the last one that it has are meant; without any,
         the newest ones. Their values are not known here, so they differ from the exchange's, and are made again.
         """
-        for period, position in self.positions.items():
+        candles = {period: each for period, each in self.positions.items() if period != TRADES_PERIOD}
+        for period, position in candles.items():
             told = [each.span.end_ns for each in self.knowledge.unchecked if each.period_seconds == period]
-            newest_ns = floor_to_grid(position.next_ns - _UNTOLD_NS, period) if period != TRADES_PERIOD else 0
+            newest_ns = floor_to_grid(position.next_ns - _UNTOLD_NS, period)
             start_ns = max(position.from_ns, max(told, default=newest_ns))
-            if period != TRADES_PERIOD and start_ns < position.next_ns:
+            if start_ns < position.next_ns:
                 yield UncheckedCandles(period, TimeRange(start_ns, position.next_ns), 0, None)
 
     def settle(

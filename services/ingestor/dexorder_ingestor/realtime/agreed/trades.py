@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dexorder_ingestor.exchange.trades import MADE_ID, PAGE_TRADES, Trade
-from dexorder_ingestor.realtime.sources.corrections import TOLERANCE_NS, Corrections
+from dexorder_ingestor.realtime.sources.corrections import Corrections, is_near
 
 MAX_KNOWN = 4_000
 """Released trades that are remembered, to distinguish a late one from a repeated one."""
@@ -114,7 +114,7 @@ class AgreedTrades:
             trades: Trades of an answer. An id that was made of the values can't have others.
         """
         pairs = [(known, t) for t in trades if (known := self._values.get(t.trade_id)) is not None]
-        near = [(known, t) for known, t in pairs if abs(known.time_ns - t.time_ns) <= TOLERANCE_NS]
+        near = [(known, t) for known, t in pairs if is_near(known, t)]
         found = self._corrections.judge(near, now_ns=now_ns).corrected
         self._values.update((trade.trade_id, trade) for trade in found)
         return found

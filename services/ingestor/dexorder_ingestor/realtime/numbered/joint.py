@@ -82,7 +82,8 @@ class Joint:
     def reconnected(self, before: Iterable[Trade]) -> None:
         """Note that the connection was lost again; a later trade, if one is known, is no longer the one to be shown."""
         self._before.update(before)
-        self._next = None
+        if self._next is not None:
+            self._held, self._next = self.span(self._next.time_ns), None
 
     def query(self, series: TradeSeries) -> TradeQuery:
         """Return the query: by time, as a number may be of either sequence."""

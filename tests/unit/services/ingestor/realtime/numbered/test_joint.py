@@ -126,7 +126,10 @@ def test_a_market_whose_connections_end_at_once_keeps_few_joints_and_forgets_no_
     for last, trade in pairwise(tape):
         joints.reconnected(last, [])
         joints.released([trade])
-    spans = [each.span for each in joints.spans(tape[-1].time_ns)]
+    before = joints.spans(tape[-1].time_ns)
+    joints.reconnected(tape[-1], [])
+    assert joints.spans(tape[-1].time_ns) == before, "also until the next trade"
+    spans = [each.span for each in before]
     assert len(spans) == 100
     assert (spans[0].start_ns, spans[-1].end_ns) == (tape[0].time_ns, tape[-1].time_ns + 1)
     assert all(one.end_ns > other.start_ns for one, other in pairwise(spans))
