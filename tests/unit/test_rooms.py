@@ -26,7 +26,7 @@ LAYERS = {
     "dexorder_exchange_sim": "__main__ | server | .",
     "dexorder_gateway": "__main__ | server | events/server | events/service events/publisher_service | events/sessions"
     " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery"
-    " | events/config | events/channels | config | events kafkapixy | keys http_server pixy_flags",
+    " | events/config | events/channels | config | events kafkapixy | keys http_server pixy_flags | http1",
     "dexorder_ingestor": "__main__ | server | control instrument_reports | tickers points | realtime"
     " | realtime.numbered history | realtime.sources | dispatch_runner"
     " | exchange | broker publisher | metrics traces config",

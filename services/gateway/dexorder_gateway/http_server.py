@@ -14,20 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from dexorder_common.config import split_address
 from dexorder_common.rpc.lifecycle import listening_on, refuse_if_served
-
-KEEPALIVE_SECONDS = 15.0
-"""Time without a request after which a connection is closed."""
-REQUEST_SECONDS = 10.0
-"""Time for the head of a connection's first request, up to twice, and for the body of each one."""
-
-
-def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Return the TLS of a server; with ``client_ca`` clients need a certificate. OSError if a file can't be used."""
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
-    tls.load_cert_chain(certificate, key)
-    if client_ca:
-        tls.verify_mode = ssl.CERT_REQUIRED
-    return tls
+from dexorder_gateway.http1.limits import KEEPALIVE_SECONDS, REQUEST_SECONDS
 
 
 def from_proxies(admits: Callable[[str], bool]) -> Middleware:
@@ -82,14 +69,12 @@ async def http_server(
     tls: ssl.SSLContext | None = None,
     *,
     stop_seconds: float,
-    cancel_abandoned: bool = False,
 ) -> AsyncIterator[list[str]]:
     """Serve until the block ends.
 
     Args:
         addresses: ``host:port``, or ``unix:/path``, which is without TLS.
         stop_seconds: Longest time that running requests get at the end.
-        cancel_abandoned: Whether a request is cancelled when its client disconnects.
 
     Yields:
         The addresses with their actual ports.
@@ -105,7 +90,6 @@ async def http_server(
         access_log=None,
         shutdown_timeout=stop_seconds,
         handle_signals=False,
-        handler_cancellation=cancel_abandoned,
     )
     await runner.setup()
     bound, sockets = [], []

@@ -190,6 +190,37 @@ def test_bad_produce_is_refused(client: HttpClient, kafka_topic: MakeTopic) -> N
         assert answer.body["error"].startswith(text), answer
 
 
+def test_a_record_of_a_client_that_asks_for_http_2_is_stored_whole(
+    both: HttpGateway, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    """Java's client does so by default; the bytes are those that it sends."""
+    topic = kafka_topic(1)
+    lines = (
+        b"POST /topics/%s/messages?sync HTTP/1.1" % topic.encode(),
+        b"Connection: Upgrade, HTTP2-Settings",
+        b"Content-Length: 5",
+        b"Host: 127.0.0.1:19092",
+        b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+        b"Upgrade: h2c",
+        b"User-Agent: Java-http-client/21.0.2",
+        b"Content-Type: text/plain",
+        b"",
+        b"value",
+    )
+    last = b"GET /_ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    stored, pong = literal(both.address, b"\r\n".join(lines) + last).split(b"HTTP/1.1 ")[1:]
+    assert stored.startswith(b"200 ") and pong.endswith(b"pong")
+    assert [record.value() for record in records(kafka, topic)] == [b"value"]
+
+
+def test_unknown_paths_and_methods_are_refused_as_other_mistakes(client: HttpClient) -> None:
+    assert client.get("/topic") == (404, {"error": "no call has the path '/topic'"})
+    assert client.get("/topics/") == (404, {"error": "no call has the path '/topics/'"})
+    status, body = client.call("DELETE", "/clusters/default/topics/t/messages")
+    assert status == 405 and body["error"].endswith("has no call with DELETE; it has POST, GET")
+    assert client.call("HEAD", "/_ping") == (200, "")
+
+
 # ---- consume and ack
 
 

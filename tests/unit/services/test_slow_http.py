@@ -12,6 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common import metrics
 from dexorder_gateway import http_server
+from dexorder_gateway.http1.connection import Client
+from dexorder_gateway.http1.limits import Limits
+from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.http1.server import http1_server
 
 Serve = Callable[[pytest.MonkeyPatch], AbstractAsyncContextManager[str]]
 SLOW = 8
@@ -30,8 +34,8 @@ AT_ONCE = {"head": 0, "body": len(HEAD) + 25, "chunk": len(HEAD) + 30, "second h
 
 
 @asynccontextmanager
-async def page_and_api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """The server of the page of events and of Kafka-Pixy's HTTP API."""
+async def page(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """The server of the page of events."""
     monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(http_server, "KEEPALIVE_SECONDS", 0.3)
 
@@ -41,6 +45,18 @@ async def page_and_api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_route("*", "/metrics", answer)
     async with http_server.http_server(app, ["127.0.0.1:0"], stop_seconds=0.1) as (address,):
+        yield address
+
+
+@asynccontextmanager
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """The server of Kafka-Pixy's HTTP API."""
+
+    async def answer(request: Request, client: Client) -> Answer:
+        return Answer(request.body or b"nothing")
+
+    limits = Limits(max_body_bytes=1_000_000, keepalive_seconds=0.3, request_seconds=0.3)
+    async with http1_server(answer, ["127.0.0.1:0"], None, limits, stop_seconds=0.1) as (address,):
         yield address
 
 
@@ -80,7 +96,7 @@ async def answered(address: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-@pytest.mark.parametrize("serve", [page_and_api, metrics_port], ids=["page and API", "metrics"])
+@pytest.mark.parametrize("serve", [page, api, metrics_port], ids=["page", "API", "metrics"])
 async def test_slow_requests_are_closed_and_others_answered(
     serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

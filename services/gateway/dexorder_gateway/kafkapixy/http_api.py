@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from dexorder_common.metrics import CallMetrics
-from dexorder_common.model.errors import Code, NotAllowed
+from dexorder_common.model.errors import Code, InvalidRequest, NotAllowed
 from dexorder_common.rpc.policy import Admit, Method, ServedCall
-from dexorder_gateway.kafkapixy.http_messages import ROUTES, Route, parameters_of
+from dexorder_gateway.http1.connection import Client
+from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.kafkapixy.http_messages import ROUTES, Place, Route, parameters_of, routes_of
 from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy, UnknownTopic
 
 _STATUS = {
@@ -37,6 +39,9 @@ _OWN_STATUS = {("ConsumeNAck", Code.NOT_FOUND): 408, ("ListConsumers", Code.NOT_
 """Where Kafka-Pixy has another status: the end of a long poll, and a group that does not read the topic."""
 
 
+_PONG = Answer(b"pong", content_type="text/plain; charset=utf-8")
+
+
 class HttpContext:
     """Facts about a request that the service and the admission use, in the form of grpcio's context.
 
@@ -44,28 +49,23 @@ class HttpContext:
         sent: Whether the whole answer was written.
     """
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: Request, client: Client) -> None:
         self._request = request
+        self._client = client
         self._callbacks: list[Callable[[HttpContext], None]] = []
         self.sent = False
 
     def peer(self) -> str:
         """Return ``unix:`` or the client's address."""
-        transport = self._request.transport
-        is_unix = transport is not None and isinstance(transport.get_extra_info("sockname"), str | bytes)
-        return "unix:" if is_unix else f"http:{self._request.remote}"
+        return "unix:" if self._client.is_unix else f"http:{self._client.remote}"
 
     def invocation_metadata(self) -> Iterable[tuple[str, str]]:
         """Return the headers, names in lower case."""
-        return [(name.lower(), value) for name, value in self._request.headers.items()]
+        return self._request.headers
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         """Return the names in the client's verified certificate."""
-        certificate = self._request.get_extra_info("peercert") or {}
-        subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
-        common_name = [subject["commonName"].encode()] if "commonName" in subject else []
-        others = [name.encode() for _, name in certificate.get("subjectAltName", ())]
-        return {"x509_common_name": common_name, "x509_subject_alternative_name": others}
+        return self._client.auth
 
     def add_done_callback(self, callback: Callable[[HttpContext], None]) -> None:
         """Call this at the end of the request."""
@@ -86,11 +86,12 @@ class HttpContext:
 
 
 class HttpApi:
-    """Routes of the API.
+    """The API for an HTTP server.
 
     Args:
         pixy: Serves the calls.
         admit: Admission of callers, the same as for gRPC; None if the server requires no identity.
+        max_bytes: Largest body of a request.
         hosts: Names of this server that have a dot.
     """
 
@@ -99,45 +100,48 @@ class HttpApi:
     ) -> None:
         self._pixy = pixy
         self._hosts = frozenset(name.strip().lower() for name in hosts)
-        self._metrics = metrics
         self._admit = admit
-        self.app = web.Application(client_max_size=max_bytes)
-        for route in ROUTES:
-            for prefix in ("", "/clusters/{cluster}"):
-                self.app.router.add_route(route.verb, prefix + route.path, partial(self._serve, route))
-        self.app.router.add_get("/_ping", _ping)
+        self._max_bytes = max_bytes
+        self._methods = {
+            route.name: Method(NAME, route.name, metrics.tally(("http", NAME, route.name)), lambda method, error: None)
+            for route in ROUTES
+        }
 
-    async def _serve(self, route: Route, request: web.Request) -> web.StreamResponse:
-        context = HttpContext(request)
-        tally = self._metrics.tally(("http", NAME, route.name))
-        call = ServedCall(Method(NAME, route.name, tally, lambda method, error: None))
+    async def serve(self, request: Request, client: Client) -> Answer:
+        """Answer one request."""
+        path, verb = request.path, request.method
+        if path == "/_ping" and verb in ("GET", "HEAD"):
+            return _PONG
         try:
-            response = await self._answer(route, request, context, call)
-            await response.prepare(request)
-            await response.write_eof()
-            context.sent = True
-            tally.sent += 1
-        finally:
-            context.finish()
-            call.finish()
-        return response
+            routes, place = routes_of(path)
+        except InvalidRequest as error:
+            return _json({"error": str(error)}, 400)
+        if not routes:
+            return _json({"error": f"no call has the path {path[:200]!r}"}, 404)
+        if (route := routes.get(verb)) is None:
+            return _not_allowed(path, verb, routes)
+        context, call = HttpContext(request, client), ServedCall(self._methods[route.name])
+        request.on_end = partial(_end, context, call)
+        return await self._answer(route, request, place, context, call)
 
-    async def _answer(self, route: Route, request: web.Request, context: HttpContext, call: ServedCall) -> web.Response:
+    async def _answer(
+        self, route: Route, request: Request, place: Place, context: HttpContext, call: ServedCall
+    ) -> Answer:
         try:
             _refuse_web_pages(request)
             self._refuse_other_hosts(request, context)
             if self._admit is not None:
                 self._admit(NAME, context)
-            parameters = await parameters_of(request)
-            message = await route.read(request, parameters)
+            if request.is_too_large:
+                call.code = Code.RESOURCE_EXHAUSTED
+                return _json({"error": f"Maximum request body size {self._max_bytes} exceeded"}, 413)
+            parameters = parameters_of(request)
+            message = route.read(request, place, parameters)
             call.method.tally.received += 1
             if route.call is not None:
                 answer = await route.call(self._pixy, message, parameters)
             else:
                 answer = await getattr(self._pixy, route.name)(message, context)
-        except web.HTTPRequestEntityTooLarge as error:
-            call.code = Code.RESOURCE_EXHAUSTED
-            return _json({"error": error.text}, 413)
         except BaseException as error:
             status = call.fail(error)
             if status is None:
@@ -146,43 +150,55 @@ class HttpApi:
             return _json({"error": status.text}, _OWN_STATUS.get((route.name, status.code), number))
         return _json(route.show(answer, parameters))
 
-    def _refuse_other_hosts(self, request: web.Request, context: HttpContext) -> None:
+    def _refuse_other_hosts(self, request: Request, context: HttpContext) -> None:
         """Refuse a Host that could be a foreign domain.
 
         If a web page's domain resolves to this server after the page was loaded (DNS rebinding), its GETs have neither
         ``Origin`` nor ``Sec-Fetch-Site``, because the server is its own. Its domain can't be an address, or a name
         without a dot.
         """
-        host = request.headers.get("Host", "")
-        name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
-        if "." in name and name not in self._hosts and not _is_address(name) and context.peer() != "unix:":
+        host = request.first.get("host", "")
+        if not _is_own(host, self._hosts) and context.peer() != "unix:":
             raise NotAllowed(
                 f"Host {host[:100]!r} is not a name of this server; DEXORDER_GATEWAY_HTTP_HOSTS lists its names"
             )
 
 
 @lru_cache(maxsize=64)
-def _is_address(host: str) -> bool:
+def _is_own(host: str, names: frozenset[str]) -> bool:
+    """Return whether a Host has no dot, or is an address or one of our names."""
+    name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
+    if "." not in name or name in names:
+        return True
     try:
-        ip_address(host.strip("[]"))
+        ip_address(name.strip("[]"))
     except ValueError:
         return False
     return True
 
 
-def _refuse_web_pages(request: web.Request) -> None:
+def _refuse_web_pages(request: Request) -> None:
     """Refuse the requests of web pages: any page that a user of this machine visits could write to Kafka."""
-    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":
+    if "origin" in request.first or request.first.get("sec-fetch-site", "none") != "none":
         raise NotAllowed("requests of web pages are not accepted")
 
 
-async def _ping(request: web.Request) -> web.Response:
-    return web.Response(text="pong")
+def _not_allowed(path: str, verb: str, routes: Iterable[str]) -> Answer:
+    allowed = ", ".join(routes)
+    text = f"{path[:200]!r} has no call with {verb}; it has {allowed}"
+    return replace(_json({"error": text}, 405), allow=allowed)
 
 
-def _json(body: Any, status: int = 200) -> web.Response:
+def _end(context: HttpContext, call: ServedCall, was_sent: bool) -> None:
+    context.sent = was_sent
+    call.method.tally.sent += was_sent
+    context.finish()
+    call.finish()
+
+
+def _json(body: Any, status: int = 200) -> Answer:
     try:
         text = orjson.dumps(body, option=orjson.OPT_INDENT_2)
     except TypeError:  # a name with a lone surrogate, which stands for a byte that is not UTF-8
         text = json.dumps(body, indent=2).encode()
-    return web.Response(body=text, status=status, content_type="application/json")
+    return Answer(text, status)

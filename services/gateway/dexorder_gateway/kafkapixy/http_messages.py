@@ -19,18 +19,26 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
-
-from aiohttp import web
+from urllib.parse import unquote
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_gateway.kafkapixy.http_parameters import Parameters
+from dexorder_gateway.http1.messages import Request
+from dexorder_gateway.kafkapixy.http_parameters import Parameters, query_of
 from dexorder_gateway.kafkapixy.service import KafkaPixy
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 
 _HEADER_PREFIX = "x-kafka-"
 _NOT_PARSED = "Failed to parse the request:"
 _FORM = "application/x-www-form-urlencoded"
+
+
+class Place(NamedTuple):
+    """Cluster and topic of a path; empty where it has none."""
+
+    cluster: str = ""
+    topic: str = ""
 
 
 class Route(NamedTuple):
@@ -47,7 +55,7 @@ class Route(NamedTuple):
     verb: str
     path: str
     name: str
-    read: Callable[[web.Request, Parameters], Awaitable[Any]]
+    read: Callable[[Request, Place, Parameters], Any]
     show: Callable[[Any, Parameters], Any]
     call: Callable[[KafkaPixy, Any, Parameters], Awaitable[Any]] | None = None
 
@@ -55,50 +63,50 @@ class Route(NamedTuple):
 # ---- parameters of a request
 
 
-async def parameters_of(request: web.Request) -> Parameters:
+def parameters_of(request: Request) -> Parameters:
     """Return the parameters of the query, and of the form if the body is one."""
-    query = request.raw_path.partition("?")[2].encode(errors="surrogateescape")
     has_form = request.method == "POST" and request.content_type == _FORM
-    return Parameters(query, await request.read() if has_form else b"")
+    return Parameters(request.query, request.body) if has_form else query_of(request.query)
 
 
-def _place(request: web.Request) -> dict[str, str]:
-    found = {name: request.match_info[name] for name in ("cluster", "topic") if name in request.match_info}
-    for name, value in found.items():
-        if any("\ud800" <= character <= "\udfff" for character in value):  # bytes that are not UTF-8
-            raise InvalidRequest(f"{name} {value[:80]!r} is not UTF-8")
-    return found
+def _text(name: str, part: str) -> str:
+    """Return a part of a path without its escapes."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{name} {part[:80]!r} is not UTF-8") from None
 
 
 # ---- requests
 
 
-async def _produce(request: web.Request, parameters: Parameters) -> pb.ProdRq:
+def _produce(request: Request, place: Place, parameters: Parameters) -> pb.ProdRq:
     headers = [
         pb.RecordHeader(key=_canonical(name[len(_HEADER_PREFIX) :]), value=_decoded(name, value))
-        for name, value in request.headers.items()
-        if name.lower().startswith(_HEADER_PREFIX)
+        for name, value in request.headers
+        if name.startswith(_HEADER_PREFIX)
     ]
     key = parameters.value("key")
     return pb.ProdRq(
-        **_place(request),
+        cluster=place.cluster,
+        topic=place.topic,
         key_value=key or b"",
         key_undefined=key is None,
-        message=await _message(request, parameters),
+        message=_message(request, parameters),
         async_mode="sync" not in parameters,
         headers=headers,
         idempotency_key=_idempotency_key(request),
     )
 
 
-async def _message(request: web.Request, parameters: Parameters) -> bytes:
+def _message(request: Request, parameters: Parameters) -> bytes:
     kind = request.content_type
     if (
         kind == "text/plain"
         or kind == "application/json"
         or (kind.startswith("application/") and kind.endswith("+json"))
     ):
-        return await request.read()
+        return request.body
     if kind != _FORM:
         raise InvalidRequest(f"unsupported content type {kind}")
     if not (message := parameters.value("msg")):
@@ -106,11 +114,11 @@ async def _message(request: web.Request, parameters: Parameters) -> bytes:
     return message
 
 
-def _idempotency_key(request: web.Request) -> str:
-    key = request.headers.get("Idempotency-Key", "")
+def _idempotency_key(request: Request) -> str:
+    key = request.first.get("idempotency-key", "")
     try:
         key.encode()
-    except UnicodeEncodeError:  # aiohttp keeps bytes that are not UTF-8 as lone surrogates
+    except UnicodeEncodeError:  # a lone surrogate, which stands for such a byte
         raise InvalidRequest("Idempotency-Key is not UTF-8") from None
     return key
 
@@ -127,12 +135,13 @@ def _decoded(name: str, value: str) -> bytes:
         raise InvalidRequest(f"Invalid base64 encoding for header: {_canonical(name)}") from error
 
 
-async def _consume(request: web.Request, parameters: Parameters) -> pb.ConsNAckRq:
+def _consume(request: Request, place: Place, parameters: Parameters) -> pb.ConsNAckRq:
     group, no_ack = parameters.group(), "noAck" in parameters
     acked = None if no_ack else parameters.acked("ackPartition", "ackOffset")
     partition, offset = acked or (0, 0)
     return pb.ConsNAckRq(
-        **_place(request),
+        cluster=place.cluster,
+        topic=place.topic,
         group=group,
         no_ack=no_ack,
         auto_ack=not no_ack and acked is None,
@@ -141,22 +150,24 @@ async def _consume(request: web.Request, parameters: Parameters) -> pb.ConsNAckR
     )
 
 
-async def _ack(request: web.Request, parameters: Parameters) -> pb.AckRq:
+def _ack(request: Request, place: Place, parameters: Parameters) -> pb.AckRq:
     group, acked = parameters.group(), parameters.acked("partition", "offset")
     if acked is None:
         raise InvalidRequest("partition and offset are missing")
-    return pb.AckRq(**_place(request), group=group, partition=acked[0], offset=acked[1])
+    return pb.AckRq(cluster=place.cluster, topic=place.topic, group=group, partition=acked[0], offset=acked[1])
 
 
-async def _get_offsets(request: web.Request, parameters: Parameters) -> pb.GetOffsetsRq:
-    return pb.GetOffsetsRq(**_place(request), group=parameters.group(), time_ms=parameters.number("time_ms", 64))
+def _get_offsets(request: Request, place: Place, parameters: Parameters) -> pb.GetOffsetsRq:
+    return pb.GetOffsetsRq(
+        cluster=place.cluster, topic=place.topic, group=parameters.group(), time_ms=parameters.number("time_ms", 64)
+    )
 
 
-async def _set_offsets(request: web.Request, parameters: Parameters) -> pb.SetOffsetsRq:
+def _set_offsets(request: Request, place: Place, parameters: Parameters) -> pb.SetOffsetsRq:
     group, time_ms = parameters.group(), parameters.number("time_ms", 64)
-    body = await request.read()
+    body = request.body
     offsets = [] if time_ms is not None and not body else _listed(body)
-    return pb.SetOffsetsRq(**_place(request), group=group, offsets=offsets, time_ms=time_ms)
+    return pb.SetOffsetsRq(cluster=place.cluster, topic=place.topic, group=group, offsets=offsets, time_ms=time_ms)
 
 
 def _listed(body: bytes) -> list[pb.PartitionOffset]:
@@ -194,20 +205,24 @@ def _listed_number(place: str, fields: Mapping[str, object], name: str, bits: in
     return value
 
 
-async def _list_consumers(request: web.Request, parameters: Parameters) -> pb.ListConsumersRq:
-    return pb.ListConsumersRq(**_place(request), group=parameters.group() if "group" in parameters else "")
+def _list_consumers(request: Request, place: Place, parameters: Parameters) -> pb.ListConsumersRq:
+    return pb.ListConsumersRq(
+        cluster=place.cluster, topic=place.topic, group=parameters.group() if "group" in parameters else ""
+    )
 
 
-async def _list_topics(request: web.Request, parameters: Parameters) -> pb.ListTopicRq:
-    return pb.ListTopicRq(**_place(request), with_partitions="withPartitions" in parameters)
+def _list_topics(request: Request, place: Place, parameters: Parameters) -> pb.ListTopicRq:
+    return pb.ListTopicRq(cluster=place.cluster, with_partitions="withPartitions" in parameters)
 
 
 async def _call_list_topics(pixy: KafkaPixy, message: pb.ListTopicRq, parameters: Parameters) -> pb.ListTopicRs:
     return await pixy.list_topics(message, with_config="withConfig" in parameters)
 
 
-async def _get_topic(request: web.Request, parameters: Parameters) -> pb.GetTopicMetadataRq:
-    return pb.GetTopicMetadataRq(**_place(request), with_partitions="withPartitions" in parameters)
+def _get_topic(request: Request, place: Place, parameters: Parameters) -> pb.GetTopicMetadataRq:
+    return pb.GetTopicMetadataRq(
+        cluster=place.cluster, topic=place.topic, with_partitions="withPartitions" in parameters
+    )
 
 
 # ---- answers
@@ -289,3 +304,23 @@ ROUTES = (
     Route("GET", "/topics", "ListTopics", _list_topics, _topics, _call_list_topics),
     Route("GET", "/topics/{topic}", "GetTopicMetadata", _get_topic, _topic),
 )
+
+
+@lru_cache(maxsize=1_024)
+def routes_of(path: str) -> tuple[Mapping[str, Route], Place]:
+    """Return the calls of a path by verb, none for an unknown path, and its cluster and topic.
+
+    Raises:
+        InvalidRequest: A name is not UTF-8.
+    """
+    parts, cluster = path.split("/"), ""
+    if parts[1] == "clusters" and len(parts) > 3:
+        cluster, parts = _text("cluster", parts[2]), parts[:1] + parts[3:]
+    found = {route.verb: route for route in ROUTES if _has_form(parts, route.path.split("/"))}
+    return found, Place(cluster, _text("topic", parts[2]) if found and len(parts) > 2 else "")
+
+
+def _has_form(parts: list[str], form: list[str]) -> bool:
+    return len(parts) == len(form) and all(
+        part == wanted or (wanted == "{topic}" and part != "") for part, wanted in zip(parts, form, strict=True)
+    )

@@ -7,6 +7,7 @@ two keys would become one.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from dexorder_common.model.errors import InvalidRequest
@@ -80,3 +81,14 @@ class Parameters:
         if partition is None or offset is None:
             raise InvalidRequest(f"{partition_name} and {offset_name} either both should be provided or neither")
         return partition, offset
+
+
+_MAX_REMEMBERED_BYTES = 256
+
+
+def query_of(query: bytes) -> Parameters:
+    """Return the parameters of a query; those of consumers are the same in each call."""
+    return _remembered(query) if len(query) <= _MAX_REMEMBERED_BYTES else Parameters(query)
+
+
+_remembered = lru_cache(maxsize=512)(Parameters)

@@ -24,7 +24,8 @@ from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions.session import CLOSE_SECONDS
 from dexorder_gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
-from dexorder_gateway.http_server import from_proxies, http_server, server_tls
+from dexorder_gateway.http1.server import server_tls
+from dexorder_gateway.http_server import from_proxies, http_server
 
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parents[1] / "page"
