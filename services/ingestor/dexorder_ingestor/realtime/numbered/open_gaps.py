@@ -116,13 +116,17 @@ class OpenGaps:
             del self.closed[next(iter(self.closed))]
         return found
 
-    def were_closed_by(self, trade: Trade) -> bool:
+    def were_closed_by(self, trade: Trade, shown: Iterable[Trade] = ()) -> bool:
         """Return whether a trade, or a copy of it, has closed a part of a gap.
 
-        Just after numbers have started again, a trade may fit into the gap before and follow the new numbers.
+        Just after numbers have started again, a trade may fit into the gap before and follow the new numbers. If an
+        answer has ``shown`` both, they are two trades: numbers have begun again within a second.
         """
         time_ns = self.closed.get(trade.number)
-        return time_ns is not None and abs(trade.time_ns - time_ns) <= TOLERANCE_NS
+        if time_ns is None or abs(trade.time_ns - time_ns) > TOLERANCE_NS:
+            return False
+        times_ns = {each.time_ns for each in shown if each.number == trade.number}
+        return trade.time_ns == time_ns or not {trade.time_ns, time_ns} <= times_ns
 
     def has(self, trade: Trade) -> bool:
         """Return whether a trade closes a part of a gap."""

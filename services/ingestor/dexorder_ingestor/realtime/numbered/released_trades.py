@@ -82,7 +82,7 @@ class ReleasedTrades:
 
     def add(self, trades: Sequence[Trade], shown: Sequence[Trade] = ()) -> list[Trade]:
         """Add trades, some of them ``shown`` by an answer of REST; return those that can be released."""
-        released = self._add(trades)
+        released = self._add(trades, shown)
         self.joints.released(released, shown)
         return released
 
@@ -119,7 +119,8 @@ class ReleasedTrades:
     def joined(self, answer: TradeAnswer) -> None:
         """Add an answer by time to the joints; trades that were missing are late ones."""
         for found in self.joints.add(answer):
-            missing = [trade for trade in self._unknown(found.trades) if not self.gaps.were_closed_by(trade)]
+            unknown = self._unknown(found.trades)
+            missing = [trade for trade in unknown if not self.gaps.were_closed_by(trade, answer.trades)]
             self.gaps.close(missing)  # some were left out, and REST shows them now
             for last, first in found.restarts:
                 for gap in seam(last.number, last.time_ns, first, answer.clock_ns):
@@ -169,7 +170,7 @@ class ReleasedTrades:
         self.link = self.last = self.recorded = None
         self.joints.end_left()
         before_first = [trade for trade in closed if trade.number <= link]  # REST lacks them
-        found.fresh = [*before_first, *self._add(found.fresh)]
+        found.fresh = [*before_first, *self._add(found.fresh, [*found.tail, *found.fresh])]
         shown = self.last or last or first
         self.joints.start(Joint(shown, held=doubtful(shown, shown.time_ns, clock_ns)))
         return [trade for trade in kept if trade.time_ns >= first.time_ns]
@@ -186,13 +187,13 @@ class ReleasedTrades:
 
     # --- single trades ----------------------------------------------------------------------------------------------
 
-    def _add(self, trades: Sequence[Trade]) -> list[Trade]:
+    def _add(self, trades: Sequence[Trade], shown: Sequence[Trade]) -> list[Trade]:
         if self._sequence_ns and any(trade.time_ns < self._sequence_ns for trade in trades):
             trades = self._without_old(trades)
         released = self.sequence.add(trades)
         self._note(released)
         if self.gaps.closed:
-            released = [trade for trade in released if not self.gaps.were_closed_by(trade)]
+            released = [trade for trade in released if not self.gaps.were_closed_by(trade, shown)]
         if self.recorded is not None:
             return released
         # the search may have missed the last trade before the start: then its successor is found after it

@@ -228,6 +228,19 @@ def test_numbers_that_begin_again_twice_in_seconds_are_not_taken_for_successors(
     assert feed.settled_ns == second[-1].time_ns
 
 
+def test_two_trades_of_one_number_within_a_second_are_both_recorded_if_an_answer_has_both() -> None:
+    """The second sequence has two trades, and numbers begin again 0.4 s after the last of them; the socket was dead."""
+    feed, found = _begun(), list[Trade]()
+    second = [_trade(n, BEGIN_NS + time_ns) for n, time_ns in ((1, 4 * SECOND_NS), (2, 20 * SECOND_NS))]
+    third = [_trade(n, BEGIN_NS + 20 * SECOND_NS + n * SECOND_NS // 5) for n in (1, 2, 3)]
+    for at_s in range(19):
+        found += _answer(feed, [_trade(100, BEGIN_NS), second[0]], at_s)
+    assert found == [second[0]]
+    for at_s in range(25, 60):
+        found += _answer(feed, [_trade(100, BEGIN_NS), *second, *third], at_s)
+    assert found == [*second, *third]
+
+
 def _answer(feed: NumberedFeed, tape: list[Trade], second: int) -> list[Trade]:
     """Answer the query that is due at a second, with the trades of a tape; return all trades that this brings."""
     now_ns, clock_ns = second * SECOND_NS, BEGIN_NS + second * SECOND_NS

@@ -69,3 +69,13 @@ def test_where_numbers_begin_again_only_the_time_tells_whose_trade_it_is() -> No
         gaps.open(gap)
     assert gaps.close([_trade(701, second=300), _trade(2, second=99)]) == [_trade(2, second=99)]
     assert gaps.close([_trade(701)]) == [_trade(701)]
+
+
+def test_a_copy_of_a_trade_that_closed_a_gap_has_another_time_unless_an_answer_shows_both() -> None:
+    gaps, copy = _gaps(), _trade(7)._replace(time_ns=105 * SECOND_NS + 1)
+    gaps.close([_trade(7)])
+    assert gaps.were_closed_by(_trade(7)) and gaps.were_closed_by(copy)
+    assert gaps.were_closed_by(_trade(7), [_trade(7), copy]), "the same trade"
+    assert gaps.were_closed_by(copy, [_trade(7)]), "the socket has sent the copy"
+    assert not gaps.were_closed_by(copy, [_trade(7), copy])
+    assert not gaps.were_closed_by(_trade(8)) and not gaps.were_closed_by(_trade(7, second=107))
