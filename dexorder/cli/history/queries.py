@@ -105,7 +105,7 @@ def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
     ]
     lines += [("", str(span)) for span in missing[:_MAX_MISSING_LINES]]
     if len(missing) > _MAX_MISSING_LINES:
-        lines.append(("", f"{len(missing) - _MAX_MISSING_LINES:,} more; --json prints all"))
+        lines.append(("", f"{len(missing) - _MAX_MISSING_LINES:,} more; --json prints them"))
     return lines
 
 

@@ -121,7 +121,7 @@ async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: Run
         yield
         return
     # imported only here: a gateway of gRPC alone does not need it
-    from dexorder_gateway.http1.limits import Limits
+    from dexorder_gateway.http1.limits import HttpLimits
     from dexorder_gateway.http1.server import http1_server, server_tls
     from dexorder_gateway.kafkapixy.http_api import HttpApi
 
@@ -129,7 +129,7 @@ async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: Run
     if settings.tls_certificate and settings.tls_key:
         tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
     api = HttpApi(kafka, running.calls, running.admit, settings.max_message_bytes, settings.http_hosts.split(","))
-    limits = Limits(settings.max_message_bytes)
+    limits = HttpLimits(settings.max_message_bytes)
     async with http1_server(api.serve, addresses, tls, limits, stop_seconds=MIN_GRACE_SECONDS) as bound:
         log.info("HTTP API", addresses=bound, tls=tls is not None)
         yield

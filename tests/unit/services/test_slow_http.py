@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common import metrics
 from dexorder_gateway import http_server
-from dexorder_gateway.http1.connection import Client
-from dexorder_gateway.http1.limits import Limits
-from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.http1.connection import HttpPeer
+from dexorder_gateway.http1.limits import HttpLimits
+from dexorder_gateway.http1.messages import HttpAnswer, HttpRequest
 from dexorder_gateway.http1.server import http1_server
 
 Serve = Callable[[pytest.MonkeyPatch], AbstractAsyncContextManager[str]]
@@ -52,10 +52,10 @@ async def page(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """The server of Kafka-Pixy's HTTP API."""
 
-    async def answer(request: Request, client: Client) -> Answer:
-        return Answer(request.body or b"nothing")
+    async def answer(request: HttpRequest, client: HttpPeer) -> HttpAnswer:
+        return HttpAnswer(request.body or b"nothing")
 
-    limits = Limits(max_body_bytes=1_000_000, keepalive_seconds=0.3, request_seconds=0.3)
+    limits = HttpLimits(max_body_bytes=1_000_000, keepalive_seconds=0.3, request_seconds=0.3)
     async with http1_server(answer, ["127.0.0.1:0"], None, limits, stop_seconds=0.1) as (address,):
         yield address
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from http import HTTPStatus
 
-from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.http1.messages import HttpAnswer, HttpRequest
 
 
-def encoded(answer: Answer, request: Request | None, date: str, *, closes: bool) -> bytes:
+def encoded(answer: HttpAnswer, request: HttpRequest | None, date: str, *, closes: bool) -> bytes:
     """Return an answer as the client reads it.
 
     Args:
@@ -17,9 +17,9 @@ def encoded(answer: Answer, request: Request | None, date: str, *, closes: bool)
         closes: Whether the connection ends with this answer.
     """
     shown = _head(answer.status, answer.content_type, answer.allow)
-    connection = (
-        "Connection: close\r\n" if closes else "Connection: keep-alive\r\n" if request and request.is_old else ""
-    )
+    connection = "Connection: close\r\n" if closes else ""
+    if request is not None and request.is_old and not closes:
+        connection = "Connection: keep-alive\r\n"
     lines = f"{shown}Content-Length: {len(answer.body)}\r\nDate: {date}\r\n{connection}\r\n".encode()
     return lines if request is not None and request.method == "HEAD" else lines + answer.body
 

@@ -14,18 +14,18 @@ import structlog
 from dexorder_common.rpc.native.inline_task import InlineTask
 from dexorder_common.rpc.native.listening import auth_of
 from dexorder_gateway.http1.answer import encoded
-from dexorder_gateway.http1.limits import MAX_PIPELINED, Limits
-from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.http1.limits import MAX_PIPELINED, HttpLimits
+from dexorder_gateway.http1.messages import HttpAnswer, HttpRequest
 from dexorder_gateway.http1.reader import BadRequest, Part, RequestReader
 
 log = structlog.get_logger(__name__)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_INTERNAL = Answer(b'{"error":"internal error; the server\'s log has the details"}', 500)
+_INTERNAL = HttpAnswer(b'{"error":"internal error; the server\'s log has the details"}', 500)
 _CLOSE_SECONDS = 10.0
 """Time for a client to read the last bytes of a connection."""
 
 
-class Client:
+class HttpPeer:
     """Facts about a client that its connection gives.
 
     Attributes:
@@ -41,13 +41,13 @@ class Client:
         self.auth: Mapping[str, Sequence[bytes]] = auth_of(transport)
 
 
-Serve = Callable[[Request, Client], Coroutine[Any, Any, Answer]]
+Serve = Callable[[HttpRequest, HttpPeer], Coroutine[Any, Any, HttpAnswer]]
 
 
-class Host(Protocol):
+class HttpHost(Protocol):
     """The server of a connection."""
 
-    limits: Limits
+    limits: HttpLimits
     serve: Serve
 
     def context(self) -> Context:
@@ -56,31 +56,31 @@ class Host(Protocol):
     def date(self) -> str:
         """Return the time in the form of RFC 9110."""
 
-    def joined(self, connection: Connection) -> bool:
+    def joined(self, connection: HttpConnection) -> bool:
         """Note a new connection; False if there are too many."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """Note the end of a connection."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Serves the requests of one client.
 
     Attributes:
         running: The request that is being answered; None between requests.
     """
 
-    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop, *, is_unix: bool) -> None:
+    def __init__(self, host: HttpHost, loop: asyncio.AbstractEventLoop, *, is_unix: bool) -> None:
         self._host = host
         self._loop = loop
         self._is_unix = is_unix
         self._transport: Any = None
         self._client: Any = None
         self._reader = RequestReader(host.limits.max_body_bytes)
-        self._waiting: deque[Request] = deque()
-        self._refusal: Answer | None = None
-        self.running: Request | None = None
-        self._task: InlineTask[Answer] | None = None
+        self._waiting: deque[HttpRequest] = deque()
+        self._refusal: HttpAnswer | None = None
+        self.running: HttpRequest | None = None
+        self._task: InlineTask[HttpAnswer] | None = None
         self._is_full = False
         self._is_leaving = False
         self._part = Part.HEAD  # of the first request, whose time begins with the connection
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request, unless there are too many connections."""
         self._transport = transport
-        self._client = Client(self._transport, is_unix=self._is_unix)
+        self._client = HttpPeer(self._transport, is_unix=self._is_unix)
         if not self._host.joined(self):
             self._transport.abort()
             return
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(_CONTINUE)
         self._note_part(self._reader.part)
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: HttpRequest) -> None:
         self.running = request
         self._deadline_s = None
         self._part = Part.NOTHING
@@ -170,12 +170,12 @@ class Connection(asyncio.Protocol):
         else:
             self._task = task
 
-    def _ended(self, answer: Answer | None, error: BaseException | None) -> None:
+    def _ended(self, answer: HttpAnswer | None, error: BaseException | None) -> None:
         self._task = None
         self._finish(answer, error)
         self._advance()
 
-    def _finish(self, answer: Answer | None, error: BaseException | None) -> None:
+    def _finish(self, answer: HttpAnswer | None, error: BaseException | None) -> None:
         request, self.running = self.running, None
         assert request is not None
         is_open = not self._transport.is_closing()
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
                 self._expect_by(self._host.limits.keepalive_seconds)
         request.on_end(is_open and answer is not None)
 
-    def _write(self, answer: Answer, request: Request | None, *, closes: bool) -> None:
+    def _write(self, answer: HttpAnswer, request: HttpRequest | None, *, closes: bool) -> None:
         self._transport.write(encoded(answer, request, self._host.date(), closes=closes))
         if closes:
             self._close()
@@ -236,5 +236,5 @@ class Connection(asyncio.Protocol):
         self._expect_by(_CLOSE_SECONDS)
 
 
-def _refused(error: BadRequest) -> Answer:
-    return Answer(orjson.dumps({"error": str(error)}), error.status)
+def _refused(error: BadRequest) -> HttpAnswer:
+    return HttpAnswer(orjson.dumps({"error": str(error)}), error.status)

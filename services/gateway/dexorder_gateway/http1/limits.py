@@ -17,7 +17,7 @@ MAX_CONNECTIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Limits of every connection of a server; ``max_body_bytes`` are those of one request."""
 
     max_body_bytes: int

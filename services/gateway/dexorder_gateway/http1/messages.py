@@ -12,7 +12,7 @@ def _ignore(was_sent: bool) -> None:
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """A request that has arrived whole.
 
     Attributes:
@@ -59,7 +59,7 @@ def _type_of(header: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer with its whole body.
 
     Attributes:

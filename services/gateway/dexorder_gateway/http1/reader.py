@@ -13,7 +13,7 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from dexorder_gateway.http1.limits import MAX_HEAD_BYTES
-from dexorder_gateway.http1.messages import Request
+from dexorder_gateway.http1.messages import HttpRequest
 
 _CHUNK_OVERHEAD = 8
 """Bytes of chunked coding for each byte of a body; a chunk of one byte has 5 beside it."""
@@ -51,13 +51,13 @@ class RequestReader:
         self.awaits_continue = False
         self._max_body_bytes = max_body_bytes
         self._parser: Any = HttpRequestParser(self)
-        self._whole: list[Request] = []
+        self._whole: list[HttpRequest] = []
         self._refused: BadRequest | None = None
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._fed = 0
         self._start()
 
-    def feed(self, data: bytes) -> list[Request]:
+    def feed(self, data: bytes) -> list[HttpRequest]:
         """Take the next bytes; return the requests that they complete.
 
         Raises:
@@ -76,7 +76,7 @@ class RequestReader:
             raise _too_long()
         return self.taken()
 
-    def taken(self) -> list[Request]:
+    def taken(self) -> list[HttpRequest]:
         """Return the requests that were completed, once."""
         whole, self._whole = self._whole, []
         return whole
@@ -120,7 +120,7 @@ class RequestReader:
             first = dict(reversed(headers))
         parser = self._parser
         method, is_old = parser.get_method().decode(), parser.get_http_version() == "1.0"
-        self._request = Request(method, self._target, headers, first, parser.should_keep_alive(), is_old)
+        self._request = HttpRequest(method, self._target, headers, first, parser.should_keep_alive(), is_old)
         self.part = Part.BODY
         self.awaits_continue = not is_old and first.get("expect", "").lower() == "100-continue"
 
@@ -163,7 +163,7 @@ def _too_long() -> BadRequest:
     return BadRequest(431, f"a request has more than {MAX_HEAD_BYTES} bytes beside its body")
 
 
-def _without_upgrade(head: Request, raw: list[tuple[bytes, bytes]]) -> bytes:
+def _without_upgrade(head: HttpRequest, raw: list[tuple[bytes, bytes]]) -> bytes:
     """Return a head as if its client had not asked for another protocol."""
     version = b"1.0" if head.is_old else b"1.1"
     connection = (b"Connection", b"keep-alive" if head.keeps_alive else b"close")

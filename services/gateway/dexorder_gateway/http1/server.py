@@ -16,8 +16,8 @@ from pathlib import Path
 from dexorder_common.config import split_address
 from dexorder_common.rpc.lifecycle import listening_on, refuse_if_served
 from dexorder_common.rpc.native.listening import bound
-from dexorder_gateway.http1.connection import Connection, Serve
-from dexorder_gateway.http1.limits import Limits
+from dexorder_gateway.http1.connection import HttpConnection, Serve
+from dexorder_gateway.http1.limits import HttpLimits
 
 _POLL_SECONDS = 0.01
 
@@ -34,12 +34,12 @@ def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> s
 class Http1Server:
     """Connections of one server, and what they share."""
 
-    def __init__(self, serve: Serve, limits: Limits) -> None:
+    def __init__(self, serve: Serve, limits: HttpLimits) -> None:
         self.serve = serve
         self.limits = limits
         self.context = copy_context().copy
         """Returns a new context for a handler: a copy of the server's context at its start."""
-        self.connections: set[Connection] = set()
+        self.connections: set[HttpConnection] = set()
         self._dated = (0, "")
 
     def date(self) -> str:
@@ -49,12 +49,12 @@ class Http1Server:
             self._dated = now_s, formatdate(now_s, usegmt=True)
         return self._dated[1]
 
-    def joined(self, connection: Connection) -> bool:
+    def joined(self, connection: HttpConnection) -> bool:
         """Note a new connection; False if there are too many."""
         self.connections.add(connection)
         return len(self.connections) <= self.limits.max_connections
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """Note the end of a connection."""
         self.connections.discard(connection)
 
@@ -72,7 +72,7 @@ class Http1Server:
 
 @asynccontextmanager
 async def http1_server(
-    serve: Serve, addresses: Sequence[str], tls: ssl.SSLContext | None, limits: Limits, *, stop_seconds: float
+    serve: Serve, addresses: Sequence[str], tls: ssl.SSLContext | None, limits: HttpLimits, *, stop_seconds: float
 ) -> AsyncIterator[list[str]]:
     """Serve until the block ends.
 
@@ -122,7 +122,7 @@ async def _listen(
     server: Http1Server, loop: asyncio.AbstractEventLoop, made: socket.socket, tls: ssl.SSLContext | None
 ) -> asyncio.Server:
     if made.family == socket.AF_UNIX:
-        return await loop.create_unix_server(partial(Connection, server, loop, is_unix=True), sock=made)
+        return await loop.create_unix_server(partial(HttpConnection, server, loop, is_unix=True), sock=made)
     seconds = server.limits.request_seconds if tls else None
-    factory = partial(Connection, server, loop, is_unix=False)
+    factory = partial(HttpConnection, server, loop, is_unix=False)
     return await loop.create_server(factory, sock=made, ssl=tls, ssl_handshake_timeout=seconds)

@@ -18,8 +18,8 @@ import orjson
 from dexorder_common.metrics import CallMetrics
 from dexorder_common.model.errors import Code, InvalidRequest, NotAllowed
 from dexorder_common.rpc.policy import Admit, Method, ServedCall
-from dexorder_gateway.http1.connection import Client
-from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.http1.connection import HttpPeer
+from dexorder_gateway.http1.messages import HttpAnswer, HttpRequest
 from dexorder_gateway.kafkapixy.http_messages import ROUTES, Place, Route, parameters_of, routes_of
 from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy, UnknownTopic
 
@@ -39,7 +39,7 @@ _OWN_STATUS = {("ConsumeNAck", Code.NOT_FOUND): 408, ("ListConsumers", Code.NOT_
 """Where Kafka-Pixy has another status: the end of a long poll, and a group that does not read the topic."""
 
 
-_PONG = Answer(b"pong", content_type="text/plain; charset=utf-8")
+_PONG = HttpAnswer(b"pong", content_type="text/plain; charset=utf-8")
 
 
 class HttpContext:
@@ -49,7 +49,7 @@ class HttpContext:
         sent: Whether the whole answer was written.
     """
 
-    def __init__(self, request: Request, client: Client) -> None:
+    def __init__(self, request: HttpRequest, client: HttpPeer) -> None:
         self._request = request
         self._client = client
         self._callbacks: list[Callable[[HttpContext], None]] = []
@@ -107,8 +107,8 @@ class HttpApi:
             for route in ROUTES
         }
 
-    async def serve(self, request: Request, client: Client) -> Answer:
-        """Answer one request."""
+    async def serve(self, request: HttpRequest, client: HttpPeer) -> HttpAnswer:
+        """HttpAnswer one request."""
         path, verb = request.path, request.method
         if path == "/_ping" and verb in ("GET", "HEAD"):
             return _PONG
@@ -125,8 +125,8 @@ class HttpApi:
         return await self._answer(route, request, place, context, call)
 
     async def _answer(
-        self, route: Route, request: Request, place: Place, context: HttpContext, call: ServedCall
-    ) -> Answer:
+        self, route: Route, request: HttpRequest, place: Place, context: HttpContext, call: ServedCall
+    ) -> HttpAnswer:
         try:
             _refuse_web_pages(request)
             self._refuse_other_hosts(request, context)
@@ -150,7 +150,7 @@ class HttpApi:
             return _json({"error": status.text}, _OWN_STATUS.get((route.name, status.code), number))
         return _json(route.show(answer, parameters))
 
-    def _refuse_other_hosts(self, request: Request, context: HttpContext) -> None:
+    def _refuse_other_hosts(self, request: HttpRequest, context: HttpContext) -> None:
         """Refuse a Host that could be a foreign domain.
 
         If a web page's domain resolves to this server after the page was loaded (DNS rebinding), its GETs have neither
@@ -177,13 +177,13 @@ def _is_own(host: str, names: frozenset[str]) -> bool:
     return True
 
 
-def _refuse_web_pages(request: Request) -> None:
+def _refuse_web_pages(request: HttpRequest) -> None:
     """Refuse the requests of web pages: any page that a user of this machine visits could write to Kafka."""
     if "origin" in request.first or request.first.get("sec-fetch-site", "none") != "none":
         raise NotAllowed("requests of web pages are not accepted")
 
 
-def _not_allowed(path: str, verb: str, routes: Iterable[str]) -> Answer:
+def _not_allowed(path: str, verb: str, routes: Iterable[str]) -> HttpAnswer:
     allowed = ", ".join(routes)
     text = f"{path[:200]!r} has no call with {verb}; it has {allowed}"
     return replace(_json({"error": text}, 405), allow=allowed)
@@ -196,9 +196,9 @@ def _end(context: HttpContext, call: ServedCall, was_sent: bool) -> None:
     call.finish()
 
 
-def _json(body: Any, status: int = 200) -> Answer:
+def _json(body: Any, status: int = 200) -> HttpAnswer:
     try:
         text = orjson.dumps(body, option=orjson.OPT_INDENT_2)
     except TypeError:  # a name with a lone surrogate, which stands for a byte that is not UTF-8
         text = json.dumps(body, indent=2).encode()
-    return Answer(text, status)
+    return HttpAnswer(text, status)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_gateway.http1.messages import Request
+from dexorder_gateway.http1.messages import HttpRequest
 from dexorder_gateway.kafkapixy.http_parameters import Parameters, query_of
 from dexorder_gateway.kafkapixy.service import KafkaPixy
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
@@ -55,7 +55,7 @@ class Route(NamedTuple):
     verb: str
     path: str
     name: str
-    read: Callable[[Request, Place, Parameters], Any]
+    read: Callable[[HttpRequest, Place, Parameters], Any]
     show: Callable[[Any, Parameters], Any]
     call: Callable[[KafkaPixy, Any, Parameters], Awaitable[Any]] | None = None
 
@@ -63,7 +63,7 @@ class Route(NamedTuple):
 # ---- parameters of a request
 
 
-def parameters_of(request: Request) -> Parameters:
+def parameters_of(request: HttpRequest) -> Parameters:
     """Return the parameters of the query, and of the form if the body is one."""
     has_form = request.method == "POST" and request.content_type == _FORM
     return Parameters(request.query, request.body) if has_form else query_of(request.query)
@@ -80,7 +80,7 @@ def _text(name: str, part: str) -> str:
 # ---- requests
 
 
-def _produce(request: Request, place: Place, parameters: Parameters) -> pb.ProdRq:
+def _produce(request: HttpRequest, place: Place, parameters: Parameters) -> pb.ProdRq:
     headers = [
         pb.RecordHeader(key=_canonical(name[len(_HEADER_PREFIX) :]), value=_decoded(name, value))
         for name, value in request.headers
@@ -99,7 +99,7 @@ def _produce(request: Request, place: Place, parameters: Parameters) -> pb.ProdR
     )
 
 
-def _message(request: Request, parameters: Parameters) -> bytes:
+def _message(request: HttpRequest, parameters: Parameters) -> bytes:
     kind = request.content_type
     if (
         kind == "text/plain"
@@ -114,7 +114,7 @@ def _message(request: Request, parameters: Parameters) -> bytes:
     return message
 
 
-def _idempotency_key(request: Request) -> str:
+def _idempotency_key(request: HttpRequest) -> str:
     key = request.first.get("idempotency-key", "")
     try:
         key.encode()
@@ -135,7 +135,7 @@ def _decoded(name: str, value: str) -> bytes:
         raise InvalidRequest(f"Invalid base64 encoding for header: {_canonical(name)}") from error
 
 
-def _consume(request: Request, place: Place, parameters: Parameters) -> pb.ConsNAckRq:
+def _consume(request: HttpRequest, place: Place, parameters: Parameters) -> pb.ConsNAckRq:
     group, no_ack = parameters.group(), "noAck" in parameters
     acked = None if no_ack else parameters.acked("ackPartition", "ackOffset")
     partition, offset = acked or (0, 0)
@@ -150,20 +150,20 @@ def _consume(request: Request, place: Place, parameters: Parameters) -> pb.ConsN
     )
 
 
-def _ack(request: Request, place: Place, parameters: Parameters) -> pb.AckRq:
+def _ack(request: HttpRequest, place: Place, parameters: Parameters) -> pb.AckRq:
     group, acked = parameters.group(), parameters.acked("partition", "offset")
     if acked is None:
         raise InvalidRequest("partition and offset are missing")
     return pb.AckRq(cluster=place.cluster, topic=place.topic, group=group, partition=acked[0], offset=acked[1])
 
 
-def _get_offsets(request: Request, place: Place, parameters: Parameters) -> pb.GetOffsetsRq:
+def _get_offsets(request: HttpRequest, place: Place, parameters: Parameters) -> pb.GetOffsetsRq:
     return pb.GetOffsetsRq(
         cluster=place.cluster, topic=place.topic, group=parameters.group(), time_ms=parameters.number("time_ms", 64)
     )
 
 
-def _set_offsets(request: Request, place: Place, parameters: Parameters) -> pb.SetOffsetsRq:
+def _set_offsets(request: HttpRequest, place: Place, parameters: Parameters) -> pb.SetOffsetsRq:
     group, time_ms = parameters.group(), parameters.number("time_ms", 64)
     body = request.body
     offsets = [] if time_ms is not None and not body else _listed(body)
@@ -205,13 +205,13 @@ def _listed_number(place: str, fields: Mapping[str, object], name: str, bits: in
     return value
 
 
-def _list_consumers(request: Request, place: Place, parameters: Parameters) -> pb.ListConsumersRq:
+def _list_consumers(request: HttpRequest, place: Place, parameters: Parameters) -> pb.ListConsumersRq:
     return pb.ListConsumersRq(
         cluster=place.cluster, topic=place.topic, group=parameters.group() if "group" in parameters else ""
     )
 
 
-def _list_topics(request: Request, place: Place, parameters: Parameters) -> pb.ListTopicRq:
+def _list_topics(request: HttpRequest, place: Place, parameters: Parameters) -> pb.ListTopicRq:
     return pb.ListTopicRq(cluster=place.cluster, with_partitions="withPartitions" in parameters)
 
 
@@ -219,7 +219,7 @@ async def _call_list_topics(pixy: KafkaPixy, message: pb.ListTopicRq, parameters
     return await pixy.list_topics(message, with_config="withConfig" in parameters)
 
 
-def _get_topic(request: Request, place: Place, parameters: Parameters) -> pb.GetTopicMetadataRq:
+def _get_topic(request: HttpRequest, place: Place, parameters: Parameters) -> pb.GetTopicMetadataRq:
     return pb.GetTopicMetadataRq(
         cluster=place.cluster, topic=place.topic, with_partitions="withPartitions" in parameters
     )

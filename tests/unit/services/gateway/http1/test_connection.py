@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from dexorder_gateway.http1.connection import Client
-from dexorder_gateway.http1.limits import MAX_PIPELINED, Limits
-from dexorder_gateway.http1.messages import Answer, Request
+from dexorder_gateway.http1.connection import HttpPeer
+from dexorder_gateway.http1.limits import MAX_PIPELINED, HttpLimits
+from dexorder_gateway.http1.messages import HttpAnswer, HttpRequest
 from dexorder_gateway.http1.server import http1_server
 
-LIMITS = Limits(max_body_bytes=100_000, keepalive_seconds=30.0, request_seconds=30.0)
+LIMITS = HttpLimits(max_body_bytes=100_000, keepalive_seconds=30.0, request_seconds=30.0)
 SHORT = replace(LIMITS, keepalive_seconds=0.3, request_seconds=0.3)
 LARGE = 1_000_000
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -30,7 +30,7 @@ class Handlers:
     begun: list[str] = field(default_factory=list)
     ended: list[tuple[str, bool]] = field(default_factory=list)
 
-    async def serve(self, request: Request, client: Client) -> Answer:
+    async def serve(self, request: HttpRequest, client: HttpPeer) -> HttpAnswer:
         name = request.path[1:]
         self.begun.append(name)
         request.on_end = lambda was_sent: self.ended.append((name, was_sent))
@@ -39,11 +39,11 @@ class Handlers:
         elif name == "fail":
             raise ValueError("of the handler")
         body = bytes(LARGE) if name == "large" else name.encode() + request.body
-        return Answer(body, 413 if request.is_too_large else 200)
+        return HttpAnswer(body, 413 if request.is_too_large else 200)
 
 
 @asynccontextmanager
-async def serving(handlers: Handlers, limits: Limits = LIMITS, stop_seconds: float = 5.0) -> AsyncIterator[str]:
+async def serving(handlers: Handlers, limits: HttpLimits = LIMITS, stop_seconds: float = 5.0) -> AsyncIterator[str]:
     async with (
         asyncio.timeout(60),
         http1_server(handlers.serve, ["127.0.0.1:0"], None, limits, stop_seconds=stop_seconds) as (address,),

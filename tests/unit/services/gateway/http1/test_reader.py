@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_gateway.http1.limits import MAX_HEAD_BYTES
-from dexorder_gateway.http1.messages import Request
+from dexorder_gateway.http1.messages import HttpRequest
 from dexorder_gateway.http1.reader import BadRequest, Part, RequestReader
 
 MAX_BODY = 1_000
@@ -30,12 +30,12 @@ SENT = {
 }
 
 
-def read(*parts: bytes) -> list[Request]:
+def read(*parts: bytes) -> list[HttpRequest]:
     reader = RequestReader(MAX_BODY)
     return [request for part in parts for request in reader.feed(part)]
 
 
-def essence(request: Request) -> tuple[str, bytes, bytes, bool]:
+def essence(request: HttpRequest) -> tuple[str, bytes, bytes, bool]:
     return request.method, request.target, request.body, request.keeps_alive
 
 
