@@ -108,7 +108,7 @@ class HttpApi:
         }
 
     async def serve(self, request: HttpRequest, client: HttpPeer) -> HttpAnswer:
-        """HttpAnswer one request."""
+        """Answer one request."""
         path, verb = request.path, request.method
         if path == "/_ping" and verb in ("GET", "HEAD"):
             return _PONG
