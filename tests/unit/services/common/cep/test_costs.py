@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import time
 import tracemalloc
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from dexorder_cep import CompiledTrigger, Engine, Firing, InvalidSql, Suspension, compile_trigger
+from dexorder_cep.run.matcher import complete_match
 from tests.unit.services.common.cep.costly_texts import CostlyTexts
 
 MINUTE_NS = 60_000_000_000
@@ -96,3 +98,13 @@ def test_no_accepted_text_keeps_more_than_64_mib() -> None:
             finally:
                 tracemalloc.stop()
             assert peak < MAX_BYTES, (seed, peak, CostlyTexts(seed).trigger())
+
+
+@pytest.mark.parametrize(("rows", "spent"), [(1, []), (900, [(10 + 3 * 900, "the measures of a match of 900 rows")])])
+def test_measures_cost_by_the_rows_of_their_match_unless_these_are_few(rows: int, spent: list[Any]) -> None:
+    found = list[Any]()
+    account = SimpleNamespace(spend=lambda steps, time_ns, because, remedy: found.append((steps, because)))
+    plan = SimpleNamespace(measured_weight=10, measured_aggregates=3, measures={0: lambda *taken: taken[2]})
+    stream = SimpleNamespace(rows=(), base=0, ticker="t")
+    match = complete_match(cast("Any", plan), cast("Any", account), cast("Any", stream), 5, 5 + rows, (), 7)
+    assert match == (5, 5 + rows, 7, 5 + rows) and found == spent
