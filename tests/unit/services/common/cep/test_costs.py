@@ -107,4 +107,5 @@ def test_measures_cost_by_the_rows_of_their_match_unless_these_are_few(rows: int
     plan = SimpleNamespace(measured_weight=10, measured_aggregates=3, measures={0: lambda *taken: taken[2]})
     stream = SimpleNamespace(rows=(), base=0, ticker="t")
     match = complete_match(cast("Any", plan), cast("Any", account), cast("Any", stream), 5, 5 + rows, (), 7)
-    assert match == (5, 5 + rows, 7, 5 + rows) and found == spent
+    assert tuple(match) == (5, 5 + rows, 7, 5 + rows)
+    assert found == spent
