@@ -75,6 +75,7 @@ class RealtimeStory:
     """The run of which it is a part; without one it has its own."""
     named: dict[TimeRange, int] = field(default_factory=dict)
     """Spans that were ever provisional, and when they were first seen."""
+    looks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         profile = self.profile
@@ -143,6 +144,7 @@ class RealtimeStory:
             self.samples,
             self.profile.numbered,
             self.named,
+            self.looks,
             [each.span for each in self._provisional()],
             self.watch.early,
         )
@@ -247,6 +249,7 @@ class RealtimeStory:
         while True:
             await asyncio.sleep(_PROVISIONAL_SECONDS)
             if self.relay.realtime:
+                self.looks.append(self.run.loop.now_ns)
                 self.watch.look((each.span for each in self._provisional()), self.exchange.now_ns)
             for each in self._provisional():
                 if each.span not in self.named:

@@ -85,7 +85,12 @@ class Sample:
 
 @dataclass
 class Evidence:
-    """All that the checks look at."""
+    """All that the checks look at.
+
+    Attributes:
+        named: Spans that a relay has called provisional, and the time of the first look that has seen it.
+        looks: Times of all looks; while the relay is down there is none, and nobody can ask it.
+    """
 
     ticker: str
     symbol: str
@@ -95,12 +100,15 @@ class Evidence:
     samples: Sequence[Sample]
     is_numbered: bool
     named: Mapping[TimeRange, int]
+    looks: Sequence[int]
     provisional: Sequence[TimeRange]
     early: Sequence[tuple[Executed, int]] = ()
 
     def was_named(self, trade: Executed, claim_ns: int) -> bool:
-        """Return whether a trade's time was called provisional when it was claimed, or a moment later."""
-        limit_ns = claim_ns + int(_EARLY_SECONDS * SECOND_NS)
+        """Return whether a trade's time was called provisional when it was claimed, soon after, or at the next look."""
+        next_look = bisect_right(self.looks, claim_ns)
+        looked_ns = self.looks[next_look] if next_look < len(self.looks) else 0
+        limit_ns = max(claim_ns + int(_EARLY_SECONDS * SECOND_NS), looked_ns)
         return any(
             span.start_ns <= trade.time_ns < span.end_ns and seen_ns <= limit_ns for span, seen_ns in self.named.items()
         )
