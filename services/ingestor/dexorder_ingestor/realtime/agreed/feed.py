@@ -28,7 +28,7 @@ from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.realtime.agreed.doubts import Doubts
 from dexorder_ingestor.realtime.agreed.trades import AgreedTrades, ordinal_ids
-from dexorder_ingestor.realtime.agreed.witness import HeardTrades
+from dexorder_ingestor.realtime.agreed.witness import HeardTrades, LongestDelay
 from dexorder_ingestor.realtime.numbered.trade_sequence import Gap
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.sources.socket_health import AliveSocket, SocketHealth
@@ -46,6 +46,8 @@ _MAX_PAGES = 50
 _LOOKBACKS_NS = (2 * SECOND_NS, 60 * SECOND_NS, 1_800 * SECOND_NS)
 _CLOCK_SLACK_NS = 3 * SECOND_NS
 """Age of the exchange's time that comes with an answer, and the time until a subscription is in force."""
+_LATEST_MESSAGE_NS = 10 * SECOND_NS
+"""A trade of the socket that is older was not on its way so long: a new connection begins with trades of before."""
 
 
 class AgreedFeed:
@@ -94,6 +96,7 @@ class AgreedFeed:
         self._health = SocketHealth(now_ns=now_ns)
         self._alive = AliveSocket(silence_ns)
         self._heard = HeardTrades()
+        self._socket_delay = LongestDelay(_LATEST_MESSAGE_NS)
         self._doubts = Doubts(provisional)
         self._is_known = False
         self._suspected_ns = 0
@@ -131,7 +134,14 @@ class AgreedFeed:
         self._alive.proven(now_ns)
         if not self._heard.add(trades, now_ns=now_ns):
             self._alive.lost(now_ns=now_ns)
+        self._note_delay(max((trade.time_ns for trade in trades), default=0), now_ns)
         return []
+
+    def _note_delay(self, newest_ns: int, now_ns: int) -> None:
+        """Note how long a message was on its way: trades of that time before a sign of life may still come."""
+        delay_ns = self._exchange_ns(now_ns) - newest_ns
+        if self._offsets_ns and newest_ns > self.settled_ns and delay_ns <= _LATEST_MESSAGE_NS:
+            self._socket_delay.learn(delay_ns, now_ns)
 
     def socket_alive(self, at_ns: int) -> None:
         """Note that something came on the socket at a time, if only a pong."""
@@ -288,7 +298,7 @@ class AgreedFeed:
         if not is_alive_for_long and not self._is_alive_since(max(newest_ns, self.settled_ns)):
             return newest_ns, 0
         alive_ns = min(self._clock_ns, self._exchange_ns(self._alive.until_ns))
-        until_ns = max(newest_ns, alive_ns - max(MARGIN_NS, self._heard.delay_ns))
+        until_ns = max(newest_ns, alive_ns - max(MARGIN_NS, self._heard.delay_ns, self._socket_delay.ns))
         return until_ns, until_ns if is_alive_for_long else 0
 
     def _why(self, newest_ns: int, lacking_ns: int | None) -> Wait:

@@ -35,22 +35,40 @@ class _Heard:
     """Time of the first answer without it that has a later trade."""
 
 
-class HeardTrades:
-    """Trades of the socket until they are settled, and the ones that REST has shown.
+class LongestDelay:
+    """Longest of the delays that were recently seen.
 
     Attributes:
-        delay_ns: Longest known time that REST has recently needed to show a trade of the socket.
+        ns: Its length; 0 without any.
     """
 
+    def __init__(self, at_most_ns: int) -> None:
+        self.ns = 0
+        self._at_ns = 0
+        self._at_most_ns = at_most_ns
+
+    def learn(self, delay_ns: int, now_ns: int) -> None:
+        """Note a delay."""
+        if delay_ns >= self.ns or now_ns > self._at_ns + _DELAY_KEPT_NS:
+            self.ns, self._at_ns = max(0, min(delay_ns, self._at_most_ns)), now_ns
+
+
+class HeardTrades:
+    """Trades of the socket until they are settled, and the ones that REST has shown."""
+
     def __init__(self) -> None:
-        self.delay_ns = 0
-        self._delay_at_ns = 0
+        self._delay = LongestDelay(LONGEST_DELAY_NS)
         self._waiting: dict[str, _Heard] = {}
         """Trades that no answer has shown."""
         self._shown: dict[str, int] = {}
         """Ids and times of trades that an answer has shown."""
         self._newest_ns = 0
         self._matches = self._strangers = 0
+
+    @property
+    def delay_ns(self) -> int:
+        """Longest known time that REST has recently needed to show a trade of the socket."""
+        return self._delay.ns
 
     @property
     def has_other_ids(self) -> bool:
@@ -80,7 +98,7 @@ class HeardTrades:
             if trade_id in shown:
                 self._matches += 1
                 self._shown[trade_id] = shown[trade_id].time_ns
-                self._learn(heard.lacked_ns - heard.at_ns, now_ns)
+                self._delay.learn(heard.lacked_ns - heard.at_ns, now_ns)
             elif heard.trade.time_ns > clock_ns + _FUTURE_NS:
                 pass
             elif not self._is_passed_over(heard, newest_ns, now_ns):
@@ -100,10 +118,6 @@ class HeardTrades:
             return False
         heard.passed_ns = heard.passed_ns or now_ns
         return now_ns >= heard.passed_ns + TAKE_NS
-
-    def _learn(self, delay_ns: int, now_ns: int) -> None:
-        if delay_ns >= self.delay_ns or now_ns > self._delay_at_ns + _DELAY_KEPT_NS:
-            self.delay_ns, self._delay_at_ns = max(0, min(delay_ns, LONGEST_DELAY_NS)), now_ns
 
     def lacking_ns(self, settled_ns: int, newest_ns: int) -> int | None:
         """Return the time of the first trade from ``settled_ns`` on that REST has not shown; None without any."""

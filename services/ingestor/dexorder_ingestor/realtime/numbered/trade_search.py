@@ -116,11 +116,12 @@ class Seam:
             self._add_newest(trades, clock_ns)
             return
         known = len(self.tail)
+        is_shown = self._is_last_in(trades)
         for place, trade in enumerate(trades):
             if trade.number > self._number:
                 self.tail.append(trade)
-                self._number, self._time_ns = trade.number, trade.time_ns
-            elif self._is_new(trade):
+                self._number, self._time_ns, is_shown = trade.number, trade.time_ns, True
+            elif self._is_new(trade, is_shown=is_shown):
                 start, end = self._start_of_sequence(trades, place), _end_of_sequence(trades, place)
                 self.first, self.is_over = trades[start], True
                 self.fresh, self.is_cut = list(trades[start:end]), end < len(trades)
@@ -129,15 +130,24 @@ class Seam:
 
     def _add_newest(self, trades: Sequence[Trade], clock_ns: int) -> None:
         newest = max(trades, key=lambda trade: trade.time_ns, default=None)
-        if newest is not None and (self._is_new(newest) or any(self._is_certain(trade) for trade in trades)):
+        is_shown = self._is_last_in(trades)
+        if newest is not None and (
+            self._is_new(newest, is_shown=is_shown)
+            or any(self._is_certain(trade, is_shown=is_shown) for trade in trades)
+        ):
             self._answers, self.behind = self._answers + 1, 0
         elif (newest.time_ns if newest else 0) < self._until_ns and clock_ns < self._until_ns + _BEHIND_NS:
             self.behind += 1
         else:
             self.is_over = True
 
-    def _is_new(self, trade: Trade) -> bool:
-        return trade.number <= self._number and trade.time_ns > self._time_ns + _margin_ns(trade.number, self._number)
+    def _is_last_in(self, trades: Sequence[Trade]) -> bool:
+        """Return whether an answer has the last known trade itself; another one of its number is no copy then."""
+        return any(trade.number == self._number and trade.time_ns == self._time_ns for trade in trades)
+
+    def _is_new(self, trade: Trade, *, is_shown: bool) -> bool:
+        margin_ns = SECOND_NS if trade.number == self._number and not is_shown else 0  # copies differ a little in time
+        return trade.number <= self._number and trade.time_ns > self._time_ns + margin_ns
 
     def _start_of_sequence(self, trades: Sequence[Trade], place: int) -> int:
         """Return the place of the first trade of the sequence, which may have the time of the last known one."""
@@ -149,9 +159,13 @@ class Seam:
             place -= 1
         return place
 
-    def _is_certain(self, trade: Trade) -> bool:
-        """Return whether a trade is new although later ones have higher numbers; times may be out of order a little."""
-        return trade.number <= self._number and trade.time_ns > self._time_ns + SECOND_NS
+    def _is_certain(self, trade: Trade, *, is_shown: bool) -> bool:
+        """Return whether a trade is new although later ones have higher numbers.
+
+        Times may be out of order a little, but no answer has two trades of one number in one sequence.
+        """
+        margin_ns = 0 if trade.number == self._number and is_shown else SECOND_NS
+        return trade.number <= self._number and trade.time_ns > self._time_ns + margin_ns
 
 
 def _end_of_sequence(trades: Sequence[Trade], place: int) -> int:
@@ -161,11 +175,6 @@ def _end_of_sequence(trades: Sequence[Trade], place: int) -> int:
         trade = trades[at]
         if trade.number > highest.number:
             highest = trade
-        elif trade.time_ns > highest.time_ns + _margin_ns(trade.number, highest.number):
+        elif trade.time_ns > highest.time_ns:
             return at
     return len(trades)
-
-
-def _margin_ns(number: int, other: int) -> int:
-    """Return the time between a trade and a later one without a higher number; copies differ a little in time."""
-    return SECOND_NS if number == other else 0

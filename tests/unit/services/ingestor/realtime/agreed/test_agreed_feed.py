@@ -124,6 +124,27 @@ def _settled(step: Step) -> float:
     return settled_seconds(step.feed)
 
 
+@pytest.mark.parametrize(
+    ("heard", "alive", "expected"),
+    [(20, 23, 22), (23, 23, 20), (40, 40, 39)],
+    ids=["in time", "3 s late", "of before the connection"],
+)
+def test_a_sign_of_life_proves_nothing_about_trades_that_may_be_on_their_way(
+    heard: int, alive: int, expected: float
+) -> None:
+    """The socket is dead after it, and REST repeats an answer."""
+    step = Step()
+    step.feed._sequence.settled_ns = B.time_ns
+    step.alive(*range(1, heard))
+    step.hear(10, B)
+    step.show(11, A, B)
+    step.hear(heard, C)
+    step.alive(*range(heard, alive + 1))
+    for second in (1, 6, 11):
+        step.show(alive + second, A, B, C)
+    assert _settled(step) == expected
+
+
 def test_two_equal_answers_may_be_one_of_a_cache() -> None:
     step = Step()
     for second in range(30, 600, 5):

@@ -66,6 +66,27 @@ def test_a_higher_newest_number_does_not_hide_trades_whose_numbers_have_started_
     assert (seam.is_over, seam.first, seam.fresh) == (True, new[0], new)
 
 
+@pytest.mark.parametrize("numbers", [(2, 1, 2, 3), (1, 1, 2), (2, 2, 3)])
+def test_numbers_that_start_again_within_a_second_are_seen_if_an_answer_has_one_of_them_twice(
+    numbers: tuple[int, ...],
+) -> None:
+    old, *new = [_trade(number, 10)._replace(time_ns=BEGIN_NS + at) for at, number in enumerate(numbers)]
+    seam = Seam(old.number, old.time_ns)
+    for _ in range(3):
+        assert not seam.is_over
+        seam.add([old, *new], full=False)
+    assert (seam.is_over, seam.first, seam.fresh, seam.tail) == (True, new[0], new, [])
+    other = Seam(old.number, old.time_ns)
+    other.add([trade for trade in new if trade.number >= old.number], full=False)
+    assert other.is_over and other.first is None, "the first one may be a copy"
+
+
+def test_they_start_again_a_second_time_within_a_second() -> None:
+    again = [_trade(number, 13)._replace(time_ns=NEW[0].time_ns + number) for number in (1, 2)]
+    seam, _ = _search((again, True), (again, True), ([*OLD[1:], NEW[0], *again], False))
+    assert (seam.first, seam.fresh, seam.is_cut) == (NEW[0], NEW[:1], True)
+
+
 def test_the_first_new_trade_may_have_the_time_from_which_a_dispatch_resumes() -> None:
     """The time before it was settled, then the ingestor died; of the last old trade only the number is known."""
     new = [_trade(1, 13), _trade(2, 14)]
