@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+
+from dexorder_gateway.http1.remembered import remembered
 
 
 def _ignore(was_sent: bool) -> None:
@@ -53,9 +54,11 @@ class HttpRequest:
         return _type_of(self.first.get("content-type", "application/octet-stream"))
 
 
-@lru_cache(maxsize=64)
-def _type_of(header: str) -> str:
+def _without_parameters(header: str) -> str:
     return header.partition(";")[0].strip().lower()
+
+
+_type_of = remembered(_without_parameters, 64)
 
 
 @dataclass(frozen=True, slots=True)

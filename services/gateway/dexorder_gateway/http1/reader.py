@@ -7,13 +7,13 @@ chunks, line ends without CR, spaces before a colon, folded headers.
 from __future__ import annotations
 
 from enum import Enum, auto
-from functools import lru_cache
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from dexorder_gateway.http1.limits import MAX_HEAD_BYTES
 from dexorder_gateway.http1.messages import HttpRequest
+from dexorder_gateway.http1.remembered import remembered
 
 _CHUNK_OVERHEAD = 8
 """Bytes of chunked coding for each byte of a body; a chunk of one byte has 5 beside it."""
@@ -150,9 +150,11 @@ class RequestReader:
         self._size = 0
 
 
-@lru_cache(maxsize=256)
-def _lower(name: bytes) -> str:
+def _lowered(name: bytes) -> str:
     return name.decode().lower()
+
+
+_lower = remembered(_lowered, 256)
 
 
 def _size_of(headers: list[tuple[bytes, bytes]]) -> int:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_gateway.http1.messages import HttpRequest
+from dexorder_gateway.http1.remembered import remembered
 from dexorder_gateway.kafkapixy.http_parameters import Parameters, query_of
 from dexorder_gateway.kafkapixy.service import KafkaPixy
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
@@ -306,8 +306,7 @@ ROUTES = (
 )
 
 
-@lru_cache(maxsize=1_024)
-def routes_of(path: str) -> tuple[Mapping[str, Route], Place]:
+def _found(path: str) -> tuple[Mapping[str, Route], Place]:
     """Return the calls of a path by verb, none for an unknown path, and its cluster and topic.
 
     Raises:
@@ -324,3 +323,6 @@ def _has_form(parts: list[str], form: list[str]) -> bool:
     return len(parts) == len(form) and all(
         part == wanted or (wanted == "{topic}" and part != "") for part, wanted in zip(parts, form, strict=True)
     )
+
+
+routes_of = remembered(_found, 1_024)

@@ -7,10 +7,10 @@ two keys would become one.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_gateway.http1.remembered import remembered
 
 MAX_PARAMETERS = 1_000
 """Parameters of a request, in query and form together."""
@@ -83,12 +83,5 @@ class Parameters:
         return partition, offset
 
 
-_MAX_REMEMBERED_BYTES = 256
-
-
-def query_of(query: bytes) -> Parameters:
-    """Return the parameters of a query; those of consumers are the same in each call."""
-    return _remembered(query) if len(query) <= _MAX_REMEMBERED_BYTES else Parameters(query)
-
-
-_remembered = lru_cache(maxsize=512)(Parameters)
+query_of = remembered(Parameters, 512)
+"""Returns the parameters of a query; those of consumers are the same in each call."""
