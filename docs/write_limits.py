@@ -71,6 +71,7 @@ class Limit:
         doors: RPCs (``Service.Rpc``), frames (``5567 WorkerReady``) and ports (``port relay``) that take it; ``*`` for
             every RPC, which is no row of its own for any.
         test: The test that attacks it; empty only where ``above`` says that there is none, and why.
+        further: Tests that attack it at the doors that ``test`` leaves out.
     """
 
     resource: str
@@ -80,12 +81,18 @@ class Limit:
     test: str = ""
     value: str = ""
     unit: str = ""
+    further: tuple[str, ...] = ()
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Return all tests that attack it."""
+        return (self.test, *self.further) if self.test else ()
 
 
 def limits() -> list[Limit]:
     """Return the rows of the file."""
     found = tomllib.loads(ROWS.read_text())["limit"]
-    return [Limit(**{**each, "doors": tuple(each["doors"])}) for each in found]
+    return [Limit(**{**each, **{name: tuple(each.get(name, ())) for name in ("doors", "further")}}) for each in found]
 
 
 def services() -> Iterator[ServiceDescriptor]:
@@ -145,7 +152,8 @@ def page() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {r.resource} | {r.of} | {value_of(r)} | {r.above} | {f'`{r.test}`' if r.test else ''} |" for r in rows
+        f"| {r.resource} | {r.of} | {value_of(r)} | {r.above} | {', '.join(f'`{each}`' for each in r.tests)} |"
+        for r in rows
     ]
     lines += ["", "## Calls\n", "| call | callers | limits |", "| --- | --- | --- |"]
     lines += [f"| {rpc} | {who} | {_named(rows, rpc)} |" for rpc, who in callers.items()]

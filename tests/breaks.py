@@ -81,8 +81,9 @@ def read_breaks() -> list[Break]:
 
 
 def rows() -> dict[str, list[str]]:
-    """Return the tests of each row of GUARANTEES.md, and the test of each row of docs/limits.toml."""
-    found = {f"limit: {each['resource']}": [each["test"]] for each in tomllib.loads(LIMITS.read_text())["limit"]}
+    """Return the tests of each row of GUARANTEES.md and of docs/limits.toml."""
+    limits = tomllib.loads(LIMITS.read_text())["limit"]
+    found = {f"limit: {each['resource']}": [each["test"], *each.get("further", [])] for each in limits}
     for line in (ROOT / "tests" / "GUARANTEES.md").read_text().splitlines():
         if tests := re.findall(r"`([\w/]+\.py::\w+)`", line):
             boundary, guarantee = line.strip("| ").split(" | ")[:2]

@@ -101,11 +101,12 @@ def test_resources_have_names_of_their_own() -> None:
 def test_value_is_in_the_code_and_its_attack_in_the_gate(limit: Limit) -> None:
     assert value_of(limit) or not limit.value
     assert bool(limit.test) != limit.above.startswith("none: ")
-    if not limit.test:
-        return
-    path, _, name = limit.test.partition("::")
-    tree = ast.parse((ROOT / "tests" / path).read_text())
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-    (function,) = [each for each in functions if each.name == name]
-    marks = " ".join(ast.unparse(each) for each in function.decorator_list)
-    assert not any(tier in marks for tier in ("pytest.mark.soak", "pytest.mark.nightly", "pytest.mark.skip", "xfail("))
+    for test in limit.tests:
+        path, _, name = test.partition("::")
+        tree = ast.parse((ROOT / "tests" / path).read_text())
+        functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        (function,) = [each for each in functions if each.name == name]
+        marks = " ".join(ast.unparse(each) for each in function.decorator_list)
+        assert not any(
+            tier in marks for tier in ("pytest.mark.soak", "pytest.mark.nightly", "pytest.mark.skip", "xfail(")
+        )

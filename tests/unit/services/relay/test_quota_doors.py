@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -176,3 +177,35 @@ async def test_a_quota_that_is_used_up_closes_each_of_its_doors_and_no_other_cli
         assert (await other.history.SubmitHistorical(request("theirs", 0, 10))).answer.status == QUEUED
         for each in streams:
             each.cancel()
+
+
+async def refusal(channel: grpc.aio.Channel, door: str, now_ns: int) -> str:
+    """Return why a door does not accept a request, "" if it does."""
+    path, method = PATHS[door]
+    answer: Any = GetMessageClass(method.output_type)
+    made: Any = getattr(channel, f"unary_{'stream' if method.server_streaming else 'unary'}")(
+        path, request_serializer=lambda each: each.SerializeToString(), response_deserializer=answer.FromString
+    )
+    running = made(CALLS[door](now_ns), timeout=60)
+    try:
+        found = await (running.read() if method.server_streaming else running)
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is CODE.INVALID_ARGUMENT, error
+        return error.details() or ""
+    running.cancel()
+    if door == "HistoryService.StreamOhlc":
+        assert found.page.status == ingest.Response.ERROR, found
+        return str(found.page.error_message)
+    submitted = found.answers[0].answer if door == "HistoryService.SubmitHistoricalBatch" else found.answer
+    assert submitted.status == ingest.SubmitResponse.INVALID, found
+    return str(submitted.error_message)
+
+
+async def test_a_request_of_too_many_periods_is_refused_at_each_door(tmp_path: Path) -> None:
+    (row,) = [each for each in limits() if each.resource == "periods of a request"]
+    async with guarded(tmp_path, max_request_periods=3) as s:
+        channel = await s.channel_of("boss")
+        for door in row.doors:
+            words = await refusal(channel, door, time.time_ns())
+            assert "at most 3 are allowed" in words, (door, words)
+        assert not (await (await s.stub("boss")).history.ListRequests(history_pb.ListRequestsRequest())).records

@@ -85,6 +85,12 @@ async def test_an_alert_goes_to_users_of_the_callers_entry_only(tmp_path: Path) 
         code, text = await alert(desk, "a", "bob")
         assert code is CODE.PERMISSION_DENIED
         assert text.startswith("alert.user_id 'bob' is not one of the users of client_id 'desk'")
+        trigger = ingest.CEPTriggerRequest(
+            trigger_id="many", sql_pattern="SELECT `close` FROM ohlc", tickers=[TICKER], callback_id="shared"
+        )
+        to_bob = pb.RegisterTriggerRequest(trigger=trigger, alert=pb.TriggerAlert(user_id="bob", delivery=critical))
+        (ack,) = (await desk.trigger.RegisterTriggers(pb.RegisterTriggersRequest(triggers=[to_bob]))).acks
+        assert (ack.status, ack.error_message) == (ingest.CEPTriggerAck.ERROR, text)
         for stub, name, user_id in ((desk, "b", "ann"), (other, "c", "bob"), (boss, "d", "bob")):
             assert (await alert(stub, name, user_id))[0] is CODE.OK
         assert [name for name, _ in await ids(boss)] == ["b", "c", "d"]
