@@ -273,7 +273,12 @@ class RealtimeReport:
 
 
 class RealtimeStatus(NamedTuple):
-    """Knowledge of a dispatch that is not in its records."""
+    """Knowledge of a dispatch that is not in its records.
+
+    Attributes:
+        number: The higher one of two is of the newer status; 0 if they are not numbered.
+    """
 
     dispatch_id: str
     knowledge: Knowledge
+    number: int = 0

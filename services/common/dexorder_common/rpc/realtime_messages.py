@@ -264,6 +264,7 @@ def encode_status(status: RealtimeStatus) -> ingestor_service_pb2.RealtimeStatus
         corrected_trades=known.corrected,
         late_trades=known.late,
         waiting=known.waiting,
+        number=status.number,
     )
 
 
@@ -272,7 +273,7 @@ def decode_status(message: ingestor_service_pb2.RealtimeStatus) -> RealtimeStatu
     provisional = tuple(sorted(map(decode_provisional, message.provisional)))
     unchecked = tuple(map(decode_unchecked, message.unchecked))
     known = Knowledge(provisional, unchecked, message.corrected_trades, message.late_trades, wait_text(message.waiting))
-    return RealtimeStatus(message.job_id, known)
+    return RealtimeStatus(message.job_id, known, message.number)
 
 
 def _encode_candle(candle: Candle) -> ohlcv_pb2.OHLCV:

@@ -78,13 +78,18 @@ class ReportedJob(Protocol):
 
 
 class Reports:
-    """Reports of all realtime jobs, several in one call; the reports of one series are in the order of its records."""
+    """Reports of all realtime jobs, several in one call; the reports of one series are in the order of its records.
+
+    One call follows the other: a relay that was away would otherwise take an older status after a newer one.
+    """
 
     def __init__(self, publisher: IngestorPublisher) -> None:
         self._publisher = publisher
         self._jobs: dict[str, ReportedJob] = {}
         self._waiting: dict[tuple[str, int], list[SeriesReport]] = {}
         self._statuses: dict[str, RealtimeStatus] = {}
+        self._number = 0
+        self._calling = asyncio.Lock()
         self._some = asyncio.Event()
 
     def add(self, job: ReportedJob, progress: SeriesReport) -> None:
@@ -100,11 +105,16 @@ class Reports:
     def tell(self, job: ReportedJob, known: Knowledge) -> None:
         """Report soon a job's knowledge that is not in its records; only the newest report of each job is sent."""
         self._jobs[job.job_id] = job
-        self._statuses[job.job_id] = RealtimeStatus(job.job_id, known)
+        self._number += 1
+        self._statuses[job.job_id] = RealtimeStatus(job.job_id, known, self._number)
         self._some.set()
 
     async def flush(self) -> None:
         """Report everything that waits, in one attempt of ``publish_timeout_seconds``; a failure is logged."""
+        async with self._calling:
+            await self._report()
+
+    async def _report(self) -> None:
         found = [progress for parts in self._waiting.values() for progress in parts]
         statuses = self._statuses
         if not found and not statuses:

@@ -216,7 +216,7 @@ def learn(registry: Registry, status: RealtimeStatus, changes: Changes) -> Realt
     job = registry.current_job(status.dispatch_id)
     if job is None:
         return None
-    must_be_kept, is_seen = job.learn(status.knowledge)
+    must_be_kept, is_seen = job.learn(status.knowledge, status.number)
     if must_be_kept:
         changes.append(KnowledgeChanged(job.id, job.knowledge))
     return job if is_seen else None

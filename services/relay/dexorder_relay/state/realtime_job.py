@@ -106,6 +106,7 @@ class RealtimeJob:
         closing: Provisional spans that the dispatch has ended, with the end of the trades that Kafka had by then. They
             stay provisional until the table has later ones, and so those that ended them; a dispatch that is lost
             before that leaves them to the next one.
+        told: Highest number of the statuses of the current dispatch; 0 without one since the relay's start.
     """
 
     id: int
@@ -126,6 +127,7 @@ class RealtimeJob:
     next_attempt_ns: int = 0
     knowledge: Knowledge = field(default_factory=Knowledge)
     closing: dict[ProvisionalSpan, int] = field(default_factory=dict)
+    told: int = 0
 
     @property
     def exchange(self) -> str:
@@ -207,6 +209,7 @@ class RealtimeJob:
         self.dispatched_ns = wall_ns
         self.next_attempt_ns = 0
         self.ingestor = ""
+        self.told = 0
         self.progressed = False
         self.dispatches += 1
         oldest = next(iter(self.subscriptions.values())).subscription
@@ -221,12 +224,15 @@ class RealtimeJob:
         self.told_to_stop = False
         self.knowledge = replace(self.knowledge, corrected=0, late=0, waiting="")
 
-    def learn(self, known: Knowledge) -> tuple[bool, bool]:
+    def learn(self, known: Knowledge, number: int = 0) -> tuple[bool, bool]:
         """Take the current dispatch's knowledge; return whether the next one must know it, and whether clients see it.
 
-        Candles of a period without a subscription are left out.
+        Candles of a period without a subscription are left out, and so is a status that has been overtaken: its call
+        was made, or repeated, while the relay was away.
         """
-        before = self.knowledge
+        if 0 < number < self.told:
+            return False, False
+        before, self.told = self.knowledge, max(number, self.told)
         unchecked = tuple(each for each in known.unchecked if each.period_seconds in self.positions)
         self._close(before.provisional, known.provisional)
         provisional = tuple(sorted({*known.provisional, *self.closing}))
@@ -239,13 +245,18 @@ class RealtimeJob:
         if (trades := self.positions.get(TRADES_PERIOD)) is None:
             return
         spans, known = [each.span for each in after], {each._replace(queries=0) for each in after}
-        for each in before:
+
+        def ended(each: ProvisionalSpan) -> list[ProvisionalSpan]:
             if not each.first_id:  # such a span grows while it lasts
-                ended = [each._replace(span=part) for part in subtract([each.span], spans)]
-            else:
-                ended = [] if each._replace(queries=0) in known else [each]
-            for part in ended:
-                self.closing.setdefault(part, trades.next_ns)
+                return [each._replace(span=part) for part in subtract([each.span], spans)]
+            return [] if each._replace(queries=0) in known else [each]
+
+        # What a later status names again is open again.
+        closing = {part: after_ns for each, after_ns in self.closing.items() for part in ended(each)}
+        for each in before:
+            for part in ended(each):
+                closing.setdefault(part, trades.next_ns)
+        self.closing = closing
 
     def landed(self, span: TimeRange) -> bool:
         """Take a record of trades that the table has; return whether a provisional span has ended with it."""

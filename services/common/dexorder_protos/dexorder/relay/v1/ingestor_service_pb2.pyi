@@ -373,6 +373,7 @@ class RealtimeStatus(_message.Message):
     CORRECTED_TRADES_FIELD_NUMBER: _builtins.int
     LATE_TRADES_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch."""
     corrected_trades: _builtins.int
@@ -381,6 +382,10 @@ class RealtimeStatus(_message.Message):
     """Trades of the dispatch that arrived after their time was settled."""
     waiting: _builtins.str
     """Reason why the job settles nothing; empty if it does."""
+    number: _builtins.int
+    """Number of the status: of two of a dispatch the one with the higher number is newer, and one that arrives after a
+    newer one is ignored; 0 means that its ingestor does not number them.
+    """
     @_builtins.property
     def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_service_pb2.ProvisionalSpan]:
         """Spans of trades that only one source reports as complete."""
@@ -398,10 +403,11 @@ class RealtimeStatus(_message.Message):
         corrected_trades: _builtins.int = ...,
         late_trades: _builtins.int = ...,
         waiting: _builtins.str = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["corrected_trades", b"corrected_trades", "job_id", b"job_id", "late_trades", b"late_trades", "provisional", b"provisional", "unchecked", b"unchecked", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["corrected_trades", b"corrected_trades", "job_id", b"job_id", "late_trades", b"late_trades", "number", b"number", "provisional", b"provisional", "unchecked", b"unchecked", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
