@@ -158,6 +158,39 @@ def test_a_dispatch_that_is_lost_before_its_late_trades_are_in_kafka_leaves_the_
     assert job.provisional_in(0, TimeRange(0, 99)) == [GAP.span]
 
 
+def test_a_status_that_a_newer_one_has_overtaken_ends_nothing() -> None:
+    job = _job()
+    assert job.learn(Knowledge((GAP,)), 12) == (True, True)
+    assert job.learn(Knowledge(), 11) == (False, False), "its call was repeated while the relay was away"
+    assert not job.landed(TimeRange(90, 91)) and job.knowledge.provisional == (GAP,)
+    assert job.learn(Knowledge((GAP,)), 12) == (False, False), "a repeated call changes nothing"
+    job.learn(Knowledge(), 13)
+    assert job.landed(TimeRange(90, 91)) and not job.knowledge.provisional
+    job.end_dispatch()
+    job.assign("again", b"i", wall_ns=1)
+    assert job.learn(Knowledge((ALONE,)), 1) == (True, True), "another process counts from one"
+
+
+@pytest.mark.parametrize("span", [GAP, ALONE], ids=["ids", "time"])
+def test_a_span_that_is_named_again_is_open_again(span: ProvisionalSpan) -> None:
+    job = _job(span)
+    job.learn(Knowledge())
+    job.learn(Knowledge((span,)))
+    assert not job.landed(TimeRange(90, 91)) and job.knowledge.provisional == (span,)
+    job.positions[0].next_ns = 91
+    job.learn(Knowledge())
+    assert not job.landed(TimeRange(90, 91)) and job.landed(TimeRange(91, 92)) and not job.knowledge.provisional
+
+
+def test_of_time_that_is_named_again_in_part_the_rest_has_ended() -> None:
+    job, part = _job(ALONE), ALONE._replace(span=TimeRange(70, 75))
+    job.learn(Knowledge())
+    job.learn(Knowledge((part,)))
+    assert job.provisional_in(0, TimeRange(0, 99)) == [ALONE.span]
+    assert job.landed(TimeRange(90, 91))
+    assert job.provisional_in(0, TimeRange(0, 99)) == [part.span]
+
+
 def test_without_records_of_trades_a_span_ends_at_once() -> None:
     job = _job(GAP, trades=False)
     assert job.learn(Knowledge()) == (True, True) and not job.knowledge.provisional
