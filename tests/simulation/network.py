@@ -15,7 +15,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from tests.simulation.loop import CURRENT, Process, ProcessEnded, SimulatedLoop
+from tests.simulation.loop import CURRENT, WORLD, Process, ProcessEnded, SimulatedLoop
+
+REPEATED_SECONDS = 40.0
 
 
 @dataclass
@@ -26,12 +28,15 @@ class Weather:
         delay: Shortest and longest time of one way, in seconds.
         lost: Share of calls whose request or answer, each with half of it, does not arrive.
         doubled: Share of one-way messages that arrive twice.
+        repeated: Share of calls that arrive a second time, up to ``REPEATED_SECONDS`` later and perhaps at a process
+            that was started since: a proxy repeats them, or the target was frozen. Nobody waits for that answer.
         cut: Pairs of names between which nothing passes.
     """
 
     delay: tuple[float, float] = (0.0005, 0.01)
     lost: float = 0.0
     doubled: float = 0.0
+    repeated: float = 0.0
     cut: set[frozenset[str]] = field(default_factory=set)
 
 
@@ -80,6 +85,8 @@ class Network:
         if self._is_cut(source.name, target) or fate < self.weather.lost / 2:
             self._note(f"{source.name} -> {target} {method}: the request is lost")
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"{target} is unreachable")
+        if self.weather.repeated and self._random.random() < self.weather.repeated:
+            self._loop.spawn(WORLD, self._repeat(source.name, target, method, _copied(request)))
         process, handler = self._servers.get((target, method), (None, None))
         if process is None or handler is None or not process.is_alive:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"{target} is not running")
@@ -97,6 +104,16 @@ class Network:
             self._note(f"{target} -> {source.name} {method}: the answer is lost")
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the connection to {target} broke")
         return _copied(result)
+
+    async def _repeat(self, source: str, target: str, method: str, request: Message) -> None:
+        await asyncio.sleep(self._random.uniform(0.0, REPEATED_SECONDS))
+        process, handler = self._servers.get((target, method), (None, None))
+        if process is None or handler is None or not process.is_alive:
+            return
+        self._note(f"{source} -> {target} {method}: the request arrives again")
+        unheard: asyncio.Future[Message] = self._loop.create_future()
+        unheard.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._loop.spawn(process, _serve(handler, request, unheard))
 
     def post(self, target: Process, deliver: Callable[[], None]) -> None:
         """Deliver a one-way message after a delay, in any order; doubled as the weather says, lost on a cut link."""

@@ -49,6 +49,7 @@ class RealtimeProfile:
         relay_kills: Largest number of kills of the relay.
         freezes: Largest number of times that an ingestor stands still for up to 40 s.
         lost_calls: Largest share of calls between the parts that are lost.
+        repeated_calls: Largest share of calls between the parts that arrive a second time, later.
     """
 
     name: str
@@ -62,6 +63,7 @@ class RealtimeProfile:
     relay_kills: int = 0
     freezes: int = 0
     lost_calls: float = 0.0
+    repeated_calls: float = 0.0
 
 
 @dataclass
@@ -156,6 +158,8 @@ class RealtimeStory:
 
     async def _world(self) -> None:
         self.run.network.weather.lost = self._random.uniform(0.0, self.profile.lost_calls)
+        if self.profile.repeated_calls:
+            self.run.network.weather.repeated = self._random.uniform(0.0, self.profile.repeated_calls)
         self.exchange.start()
         self.storage.start()
         self.relay.start()
@@ -218,7 +222,7 @@ class RealtimeStory:
 
     async def _calm_down(self) -> None:
         await asyncio.sleep(self._quiet_ns / SECOND_NS)
-        self.run.network.weather.lost = 0.0
+        self.run.network.weather.lost = self.run.network.weather.repeated = 0.0
         self.run.note("world: no more faults")
 
     async def _subscribe(self) -> None:

@@ -205,6 +205,16 @@ PRODUCT = RealtimeProfile(
     kills=1,
     relay_kills=1,
 )
+CALLS = replace(
+    PRODUCT,
+    name="all faults, parts that die and stand still, and calls that are lost or arrive again later",
+    kills=2,
+    relay_kills=2,
+    freezes=1,
+    lost_calls=0.1,
+    repeated_calls=0.1,
+)
+UNNUMBERED_CALLS = replace(CALLS, name=f"no numbers: {CALLS.name}", faults=UNNUMBERED_PRODUCTS.faults, numbered=False)
 MENDED = (
     RARE,
     DEAF_AND_BEHIND,
@@ -224,6 +234,8 @@ MENDED = (
     DELISTED,
     UNNUMBERED_DELISTED,
     PRODUCT,
+    CALLS,
+    UNNUMBERED_CALLS,
 )
 """Profiles whose faults last and go together."""
 HOLD = (*_QUIET, *MENDED)

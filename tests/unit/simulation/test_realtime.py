@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
 from tests.simulation.realtime_profiles import (
+    CALLS,
     CORRECTED_KILLED,
     HOLD,
     HONEST,
@@ -35,7 +36,7 @@ FOUND = (
     *((1000342, RESTARTED_OFTEN), (1014866, RESTARTED_BEHIND), (1110751, CORRECTED_KILLED)),
     *((1121611, CORRECTED_KILLED), (1010674, UNNUMBERED_CORRECTED), (1000390, UNNUMBERED_PRODUCTS)),
     *((1210549, LACKING), (1600995, RESTARTED_OFTEN), (1802148, RESTARTED_BEHIND), (1903030, UNNUMBERED_PRODUCTS)),
-    (2300639, PRODUCT),
+    *((2300639, PRODUCT), (59, CALLS)),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,

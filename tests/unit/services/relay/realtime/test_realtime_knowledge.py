@@ -162,10 +162,10 @@ def test_a_status_that_a_newer_one_has_overtaken_ends_nothing() -> None:
     job = _job()
     assert job.learn(Knowledge((GAP,)), 12) == (True, True)
     assert job.learn(Knowledge(), 11) == (False, False), "its call was repeated while the relay was away"
-    assert not job.landed(TimeRange(90, 91)) and job.knowledge.provisional == (GAP,)
+    assert not job.landed(TimeRange(90, 91)) and job.provisional_in(0, TimeRange(0, 99)) == [GAP.span]
     assert job.learn(Knowledge((GAP,)), 12) == (False, False), "a repeated call changes nothing"
     job.learn(Knowledge(), 13)
-    assert job.landed(TimeRange(90, 91)) and not job.knowledge.provisional
+    assert job.landed(TimeRange(90, 91)) and not job.provisional_in(0, TimeRange(0, 99))
     job.end_dispatch()
     job.assign("again", b"i", wall_ns=1)
     assert job.learn(Knowledge((ALONE,)), 1) == (True, True), "another process counts from one"
@@ -176,10 +176,11 @@ def test_a_span_that_is_named_again_is_open_again(span: ProvisionalSpan) -> None
     job = _job(span)
     job.learn(Knowledge())
     job.learn(Knowledge((span,)))
-    assert not job.landed(TimeRange(90, 91)) and job.knowledge.provisional == (span,)
+    assert not job.landed(TimeRange(90, 91)) and job.provisional_in(0, TimeRange(0, 99)) == [span.span]
     job.positions[0].next_ns = 91
     job.learn(Knowledge())
-    assert not job.landed(TimeRange(90, 91)) and job.landed(TimeRange(91, 92)) and not job.knowledge.provisional
+    assert not job.landed(TimeRange(90, 91)) and job.landed(TimeRange(91, 92))
+    assert not job.provisional_in(0, TimeRange(0, 99))
 
 
 def test_of_time_that_is_named_again_in_part_the_rest_has_ended() -> None:
