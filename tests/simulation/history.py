@@ -188,7 +188,8 @@ class Chain:
         elif kind == "freeze":
             supervisor.freeze(name, dice.uniform(1.0, 40.0))
         elif kind == "weather":
-            weather = Weather((0.001, dice.uniform(0.01, 2.0)), dice.uniform(0.0, 0.3), cut=self._weather.cut)
+            delay, lost = (0.001, dice.uniform(0.01, 2.0)), dice.uniform(0.0, 0.3)
+            weather = Weather(delay, lost, cut=self._weather.cut, repeated=lost / 3)
             self._for(dice.uniform(5, 90), "bad weather", lambda: self._set_weather(weather), self._good_weather)
         elif kind == "cut":
             other = dice.choice(["relay", "gateway"])

@@ -30,6 +30,7 @@ class Weather:
         doubled: Share of one-way messages that arrive twice.
         repeated: Share of calls that arrive a second time, up to ``REPEATED_SECONDS`` later and perhaps at a process
             that was started since: a proxy repeats them, or the target was frozen. Nobody waits for that answer.
+        once: Methods whose calls never arrive again, since a later call of their client may have changed what they set.
         cut: Pairs of names between which nothing passes.
     """
 
@@ -37,6 +38,7 @@ class Weather:
     lost: float = 0.0
     doubled: float = 0.0
     repeated: float = 0.0
+    once: frozenset[str] = frozenset()
     cut: set[frozenset[str]] = field(default_factory=set)
 
 
@@ -52,12 +54,17 @@ Handler = Callable[[Any], Awaitable[Message]]
 
 
 class Network:
-    """All links. A name has at most one living process; calls to a name without one fail at once."""
+    """All links. A name has at most one living process; calls to a name without one fail at once.
 
-    def __init__(self, loop: SimulatedLoop, random: Random, note: Callable[[str], None]) -> None:
+    Args:
+        repeats: Generator of its own for calls that arrive again, so that runs without any stay what they were.
+    """
+
+    def __init__(self, loop: SimulatedLoop, random: Random, repeats: Random, note: Callable[[str], None]) -> None:
         self.weather = Weather()
         self._loop = loop
         self._random = random
+        self._repeats = repeats
         self._note = note
         self._servers: dict[tuple[str, str], tuple[Process, Handler]] = {}
 
@@ -85,7 +92,7 @@ class Network:
         if self._is_cut(source.name, target) or fate < self.weather.lost / 2:
             self._note(f"{source.name} -> {target} {method}: the request is lost")
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"{target} is unreachable")
-        if self.weather.repeated and self._random.random() < self.weather.repeated:
+        if self._repeats.random() < self.weather.repeated and method.rpartition("/")[2] not in self.weather.once:
             self._loop.spawn(WORLD, self._repeat(source.name, target, method, _copied(request)))
         process, handler = self._servers.get((target, method), (None, None))
         if process is None or handler is None or not process.is_alive:
@@ -106,7 +113,7 @@ class Network:
         return _copied(result)
 
     async def _repeat(self, source: str, target: str, method: str, request: Message) -> None:
-        await asyncio.sleep(self._random.uniform(0.0, REPEATED_SECONDS))
+        await asyncio.sleep(self._repeats.uniform(0.0, REPEATED_SECONDS))
         process, handler = self._servers.get((target, method), (None, None))
         if process is None or handler is None or not process.is_alive:
             return

@@ -35,7 +35,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.network = Network(self.loop, self.generator("network"), self.note)
+        self.network = Network(self.loop, self.generator("network"), self.generator("repeated calls"), self.note)
 
     def generator(self, purpose: str) -> Random:
         """Return a generator for one purpose, so that one part's draws do not move another's."""

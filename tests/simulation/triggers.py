@@ -45,6 +45,8 @@ _LONGEST_PAUSE_SECONDS = 60.0
 """Of the client: what it changes last is known before the last trades, which every trigger must fire for."""
 TICKERS = (f"AAA.{VENUE}", f"BBB.{VENUE}")
 LEVELS = range(1, 5)
+CLIENTS_CALLS = frozenset(("RegisterTrigger", "EditTrigger", "PauseTrigger", "ResumeTrigger", "DeleteTrigger"))
+"""A client waits for the answer of each; one that arrives again after the next would undo that one."""
 """A trade has a price of so many thousands and its number; a trigger fires above so many thousands."""
 
 
@@ -164,6 +166,7 @@ class TriggersRun:
             self._later(random.uniform(1.0, 20.0), lambda: setattr(self.trades, "is_down", False))
         elif kind == "loss":
             weather.lost = random.choice((0.0, 0.1, 0.4))
+            weather.repeated, weather.once = weather.lost / 4, CLIENTS_CALLS
         elif kind == "copy":
             self.relay.disk.copy()
         elif kind == "restore" and self.relay.disk.backup:
@@ -174,7 +177,7 @@ class TriggersRun:
 
     def _heal(self) -> None:
         self.run.network.weather.cut.clear()
-        self.run.network.weather.lost = 0.0
+        self.run.network.weather.lost = self.run.network.weather.repeated = 0.0
         self.trades.is_down = self.relay.kills_at_next_call = False
         self.files.on_step = lambda: None
         if self.process:
