@@ -49,6 +49,7 @@ class RealtimeProfile:
         relay_kills: Largest number of kills of the relay.
         freezes: Largest number of times that an ingestor stands still for up to 40 s.
         lost_calls: Largest share of calls between the parts that are lost.
+        relay_away: Longest time, in seconds, for which a relay that was killed is away.
         repeated_calls: Largest share of calls between the parts that arrive a second time, later.
     """
 
@@ -63,6 +64,7 @@ class RealtimeProfile:
     relay_kills: int = 0
     freezes: int = 0
     lost_calls: float = 0.0
+    relay_away: float = 40.0
     repeated_calls: float = 0.0
 
 
@@ -202,7 +204,7 @@ class RealtimeStory:
     async def _kill_relay(self) -> None:
         if self.relay.process.is_alive:
             self.relay.kill()
-            await asyncio.sleep(self._random.uniform(0.5, 40.0))
+            await asyncio.sleep(self._random.uniform(0.5, self.profile.relay_away))
             self.relay.start()
 
     async def _freeze_ingestor(self) -> None:

@@ -275,9 +275,14 @@ def _candles(evidence: Evidence) -> Iterator[Breach]:
 
 def _spoiled(evidence: Evidence, period: int, truth: dict[int, FinalCandle]) -> Iterator[Breach]:
     right: dict[int, LogRecord] = {}
+    newest: dict[int, tuple[int, int]] = {}
     for record in evidence.storage.of(evidence.ticker, period):
+        order = record.headers.dispatch, record.headers.page
         for candle in record.candles:
             open_ns = candle.open_time_ns
+            if order <= newest.get(open_ns, (0, -1)):  # it is here again, and the table keeps the newer one
+                continue
+            newest[open_ns] = order
             if _equal(candle, truth.get(open_ns)):
                 right[open_ns] = record
             elif (before := right.pop(open_ns, None)) is not None:

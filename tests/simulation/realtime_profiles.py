@@ -210,6 +210,7 @@ CALLS = replace(
     name="all faults, parts that die and stand still, and calls that are lost or arrive again later",
     kills=2,
     relay_kills=2,
+    relay_away=240.0,
     freezes=1,
     lost_calls=0.1,
     repeated_calls=0.1,

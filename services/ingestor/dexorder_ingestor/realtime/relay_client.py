@@ -88,7 +88,7 @@ class Reports:
         self._jobs: dict[str, ReportedJob] = {}
         self._waiting: dict[tuple[str, int], list[SeriesReport]] = {}
         self._statuses: dict[str, RealtimeStatus] = {}
-        self._number = 0
+        self._number = self._failures = 0
         self._calling = asyncio.Lock()
         self._some = asyncio.Event()
 
@@ -110,9 +110,14 @@ class Reports:
         self._some.set()
 
     async def flush(self) -> None:
-        """Report everything that waits, in one attempt of ``publish_timeout_seconds``; a failure is logged."""
+        """Report everything that waits, in one attempt of ``publish_timeout_seconds``; a failure is logged.
+
+        One that has waited for another one, which failed, does not try: what it would report is left to ``run``.
+        """
+        failures = self._failures
         async with self._calling:
-            await self._report()
+            if self._failures == failures:
+                await self._report()
 
     async def _report(self) -> None:
         found = [progress for parts in self._waiting.values() for progress in parts]
@@ -130,8 +135,10 @@ class Reports:
             )
         except Unavailable as error:  # an older position costs a repeated refill
             log.warning("realtime reports are lost", reports=len(found), reason=str(error))
+            self._failures += 1
             kept = {job_id: known for job_id, known in statuses.items() if job_id in self._jobs}
             self._statuses = kept | self._statuses  # a newer word counts
+            self._some.set()  # nothing else may come for a minute
             return
         for job_id in answer.fenced_job_ids:
             if job := self._jobs.get(job_id):

@@ -21,16 +21,17 @@ class Relay:
 
     def __init__(self) -> None:
         self.relay = SimpleNamespace(ReportRealtime=self._take)
-        self.is_there, self.fails = asyncio.Event(), False
+        self.is_there, self.called, self.fails = asyncio.Event(), asyncio.Event(), False
         self.calls: list[pb.ReportRealtimeRequest] = []
-        self.running = self.most_running = 0
+        self.running = self.most_running = self.attempts = 0
 
     async def _take(self, request: pb.ReportRealtimeRequest, *, timeout: float) -> pb.ReportRealtimeResponse:
         self.calls.append(request)
+        self.called.set()
         return pb.ReportRealtimeResponse()
 
     async def call(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        self.running += 1
+        self.running, self.attempts = self.running + 1, self.attempts + 1
         self.most_running = max(self.most_running, self.running)
         try:
             await self.is_there.wait()
@@ -53,6 +54,12 @@ class Job:
 
 def waiting(text: str) -> Knowledge:
     return Knowledge(waiting=text)
+
+
+async def told_by_itself(reports: Reports, relay: Relay) -> None:
+    running = asyncio.create_task(reports.run())
+    await asyncio.wait_for(relay.called.wait(), 20)
+    running.cancel()
 
 
 def told(relay: Relay) -> list[tuple[str, str, int]]:
@@ -89,6 +96,35 @@ async def test_a_call_that_fails_leaves_the_newest_status_of_each_job_to_the_nex
     relay.fails = False
     await reports.flush()
     assert sorted(told(relay)) == [("1", "c", 3), ("2", "b", 2)]
+
+
+async def test_calls_that_waited_for_one_that_failed_do_not_try_and_what_they_have_is_told_later() -> None:
+    relay = Relay()
+    reports, job = Reports(relay), Job("1")  # type: ignore[arg-type]
+    flushes = []
+    for text in ("a", "b", "c"):
+        reports.tell(job, waiting(text))
+        flushes.append(asyncio.create_task(reports.flush()))
+        await asyncio.sleep(0)
+    relay.fails = True
+    relay.is_there.set()
+    await asyncio.gather(*flushes)
+    assert (relay.attempts, told(relay)) == (1, [])
+    relay.fails = False
+    await told_by_itself(reports, relay)
+    assert told(relay) == [("1", "c", 3)]
+
+
+async def test_a_status_whose_call_failed_is_told_though_nothing_else_comes() -> None:
+    relay = Relay()
+    reports, job = Reports(relay), Job("1")  # type: ignore[arg-type]
+    reports.tell(job, waiting("a"))
+    relay.fails = True
+    relay.is_there.set()
+    await reports.flush()
+    relay.fails = False
+    await told_by_itself(reports, relay)
+    assert told(relay) == [("1", "a", 1)]
 
 
 async def test_adjacent_spans_that_wait_are_one_report() -> None:
