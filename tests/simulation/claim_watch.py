@@ -29,14 +29,14 @@ class ClaimWatch:
     ) -> None:
         self.early: list[tuple[Executed, int]] = []
         """Trades that were claimed while the table lacked them, and the exchange's time of the look."""
-        self._trades, self._has_row, self._claims = trades, has_row, claims
+        self._trades, self.has_row, self._claims = trades, has_row, claims
         self._named: set[Executed] = set()
 
     def look(self, provisional: Iterable[TimeRange], now_ns: int) -> None:
         """Take the provisional spans of a moment of the exchange's clock."""
         spans = list(provisional)
         named = {trade for trade in self._trades if _inside(trade, spans)} if spans else set()
-        left = [trade for trade in self._named - named if trade.published_ns <= now_ns and not self._has_row(trade)]
+        left = [trade for trade in self._named - named if trade.published_ns <= now_ns and not self.has_row(trade)]
         if left:
             claims = self._claims()
             self.early += [(trade, now_ns) for trade in sorted(left) if _inside(trade, claims)]

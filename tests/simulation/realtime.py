@@ -16,14 +16,15 @@ from dexorder_protos.dexorder.relay.v1 import realtime_service_pb2 as rpb
 from tests.simulation.claim_watch import ClaimWatch
 from tests.simulation.exchange.faults import NO_FAULTS, FaultKind, FaultPlan, FaultProfile, draw_faults
 from tests.simulation.exchange.live import Exchange
-from tests.simulation.exchange.trades import Tape, TapePlan, make_tape
+from tests.simulation.exchange.trades import Executed, Tape, TapePlan, make_tape
 from tests.simulation.live.ingestor import SimulatedIngestor
 from tests.simulation.live.relay import SimulatedRelay
 from tests.simulation.live.storage import Storage
 from tests.simulation.live.venue import VENUE
 from tests.simulation.loop import SECOND_NS, START_WALL_NS, WORLD
 from tests.simulation.network import CallFailed
-from tests.simulation.realtime_checks import Breach, Evidence, Sample, breaches, seconds
+from tests.simulation.realtime_checks import breaches
+from tests.simulation.realtime_evidence import Breach, Evidence, Sample, seconds
 from tests.simulation.run import Run, silence
 
 SYMBOL = "BTC/USDT"
@@ -31,6 +32,8 @@ TICKER = f"{SYMBOL}.{VENUE}"
 _FAULTS_FROM_SECONDS = 90.0
 _SAMPLE_SECONDS = 10.0
 _PROVISIONAL_SECONDS = 1.0
+_THERE_SECONDS = 60.0
+"""Time after the last fault in which every trade has to be in the table, or its time is named."""
 _NUMBERED, _NOT_NUMBERED = "binance", "another"
 
 
@@ -80,6 +83,8 @@ class RealtimeStory:
     named: dict[TimeRange, int] = field(default_factory=dict)
     """Spans that were ever provisional, and when they were first seen."""
     looks: list[int] = field(default_factory=list)
+    absent: list[Executed] = field(default_factory=list)
+    """Trades that the table lacked a minute after the last fault, though their time was not provisional then."""
 
     def __post_init__(self) -> None:
         profile = self.profile
@@ -151,6 +156,7 @@ class RealtimeStory:
             self.looks,
             [each.span for each in self._provisional()],
             self.watch.early,
+            self.absent,
         )
 
     def _provisional(self) -> tuple[ProvisionalSpan, ...]:
@@ -171,6 +177,7 @@ class RealtimeStory:
             for at_seconds, disaster in self._disasters():
                 tasks.create_task(_later(at_seconds, disaster))
             tasks.create_task(self._calm_down())
+            tasks.create_task(self._look_after_faults())
             tasks.create_task(self._subscribe())
             tasks.create_task(self._sample())
             tasks.create_task(self._note_provisional())
@@ -226,6 +233,24 @@ class RealtimeStory:
         await asyncio.sleep(self._quiet_ns / SECOND_NS)
         self.run.network.weather.lost = self.run.network.weather.repeated = 0.0
         self.run.note("world: no more faults")
+
+    async def _look_after_faults(self) -> None:
+        await asyncio.sleep(self._quiet_ns / SECOND_NS)
+        parts: list[SimulatedRelay | SimulatedIngestor] = [self.relay, *self.ingestors]
+        while not all(part.process.is_alive and not part.process.is_frozen for part in parts):  # noqa: ASYNC110
+            await asyncio.sleep(1.0)
+        before_ns = self.exchange.now_ns
+        await asyncio.sleep(_THERE_SECONDS)
+        records = list(self.storage.of(TICKER, 0))
+        first_ns = min((each.headers.span.start_ns for each in records), default=before_ns)
+        named = [each.span for each in self._provisional()]
+        self.absent = [
+            trade
+            for trade in self.exchange.tapes[SYMBOL].trades
+            if trade.time_ns >= first_ns and trade.published_ns <= before_ns
+            if not self.watch.has_row(trade)
+            if not any(span.start_ns <= trade.time_ns < span.end_ns for span in named)
+        ]
 
     async def _subscribe(self) -> None:
         periods = self._periods

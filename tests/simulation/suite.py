@@ -26,7 +26,8 @@ from tests.simulation.history import Chain, drawn
 from tests.simulation.loop import SECOND_NS, WORLD
 from tests.simulation.network import CallFailed
 from tests.simulation.realtime import TICKER, RealtimeStory
-from tests.simulation.realtime_checks import Rule, breaches
+from tests.simulation.realtime_checks import breaches
+from tests.simulation.realtime_evidence import Rule
 from tests.simulation.realtime_profiles import HOLD
 from tests.simulation.run import Run, silence
 from tests.simulation.triggers import TriggersRun

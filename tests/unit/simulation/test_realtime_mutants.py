@@ -32,7 +32,7 @@ from dexorder_relay.broker.dispatcher import JobDispatcher
 from dexorder_relay.state.realtime_job import RealtimeJob
 from tests.simulation.loop import Spinning
 from tests.simulation.realtime import RealtimeProfile, RealtimeStory
-from tests.simulation.realtime_checks import Rule
+from tests.simulation.realtime_evidence import Rule
 from tests.simulation.realtime_profiles import (
     BEHIND,
     BEHIND_FOR_LONG,

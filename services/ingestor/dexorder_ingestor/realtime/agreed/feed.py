@@ -7,7 +7,8 @@ a trade of the socket that REST lacks   REST is behind, or lacks it: later time 
 an answer of REST                       it is complete up to its newest trade, if a second source agrees
 a socket alive without a break          that second source, for the time in which it has sent all trades of REST; and
                                         REST's newest trade is the last one, once REST was asked after that time
-two different answers alone             the same, while the socket was not alive: the span is provisional (`doubts.py`)
+two different answers alone, or equal   the same, while the socket was not alive: the span is provisional (`doubts.py`)
+ones for a minute
 no source                               the time stays unsettled
 
 `witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades
@@ -256,13 +257,21 @@ class AgreedFeed:
         self._doubts.answered(first_ns, self._clock_ns)
         self._sequence.take(taken)
         self.alone += taken
-        until_ns, alone_ns = self._reach(newest_ns)
+        lacking_ns = self._heard.lacking_ns(self.settled_ns, newest_ns)
+        self.waits = self._why(newest_ns, lacking_ns)
+        until_ns, alone_ns = self._reach(newest_ns, lacking_ns)
         recent = [trade for trade in trades if trade.time_ns >= before_ns]
         is_witnessed = self._is_alive_since(before_ns) and self._heard.has_all(
             trade for trade in recent if trade.time_ns < until_ns
         )
         released = self._sequence.confirm(
-            recent, until_ns, newest_ns=newest_ns, is_witnessed=is_witnessed, alone_ns=alone_ns
+            recent,
+            until_ns,
+            newest_ns=newest_ns,
+            is_witnessed=is_witnessed,
+            alone_ns=alone_ns,
+            now_ns=now_ns,
+            is_behind=lacking_ns is not None,
         )
         self._sequence.vouch(trade for trade in recent if self._heard.has_all([trade]))
         if self.settled_ns > before_ns and not self._is_alive_since(before_ns):
@@ -285,10 +294,8 @@ class AgreedFeed:
         self._pause_ns = 0 if has_settled else min(max(_RETRY_NS, 2 * self._pause_ns), self._poll_ns)
         self.due_ns = now_ns + self._poll_ns
 
-    def _reach(self, newest_ns: int) -> tuple[int, int]:
+    def _reach(self, newest_ns: int, lacking_ns: int | None) -> tuple[int, int]:
         """Return the time up to which an answer is whole, and up to which it needs no second source."""
-        lacking_ns = self._heard.lacking_ns(self.settled_ns, newest_ns)
-        self.waits = self._why(newest_ns, lacking_ns)
         if lacking_ns is not None:
             return min(newest_ns, lacking_ns), 0
         if not self._has_socket:

@@ -3,7 +3,8 @@
 Absence needs two sources that are independent of each other. They are
 
 - REST and the socket, where the socket was alive all the time and has sent exactly the trades that REST shows; or
-- two answers of REST that are not the same one from a cache: the second one has a newer trade.
+- two answers of REST that are not the same one from a cache: the second one has a newer trade; or none has had any news
+  for `UNCHANGED_NS`: then the market may be quiet, and the time up to its last trade is settled, though not after it.
 
 A trade that one source shows exists, unless only one of four answers has it, and the socket has not sent it. A trade
 that comes after its time was settled is released late.
@@ -15,9 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import MADE_ID, PAGE_TRADES, Trade
 from dexorder_ingestor.realtime.sources.corrections import Corrections, is_near
 
+UNCHANGED_NS = 60 * SECOND_NS
+"""Time after which answers without news settle the time up to their newest trade, and that trade."""
 MAX_KNOWN = 4_000
 """Released trades that are remembered, to distinguish a late one from a repeated one."""
 _DOUBTS = 3
@@ -37,7 +41,7 @@ class AgreedTrades:
     def __init__(self, start_ns: int) -> None:
         self.settled_ns = start_ns
         self._seen: dict[str, _Seen] = {}
-        self._seen_until_ns = self._seen_newest_ns = 0
+        self._seen_until_ns = self._seen_newest_ns = self._changed_ns = 0
         self._released: dict[str, int] = {}
         self._known_from_ns = start_ns
         self._values: dict[str, Trade] = {}
@@ -54,7 +58,15 @@ class AgreedTrades:
                 self._seen[trade.trade_id] = _Seen(trade, shows=2)
 
     def confirm(
-        self, trades: Iterable[Trade], until_ns: int, *, newest_ns: int, is_witnessed: bool, alone_ns: int
+        self,
+        trades: Iterable[Trade],
+        until_ns: int,
+        *,
+        newest_ns: int,
+        is_witnessed: bool,
+        alone_ns: int,
+        now_ns: int = 0,
+        is_behind: bool = False,
     ) -> list[Trade]:
         """Add the trades of an answer; return the trades that can be released, in order.
 
@@ -64,6 +76,7 @@ class AgreedTrades:
                 can be settled.
             is_witnessed: The socket agrees.
             alone_ns: Time up to which answers settle that may all be the same one.
+            is_behind: The socket has sent a trade that the answer lacks.
         """
         end_ns = until_ns if is_witnessed else min(until_ns, alone_ns)
         is_other_answer = newest_ns > self._seen_newest_ns
@@ -73,6 +86,9 @@ class AgreedTrades:
         news = self._count(found, until_ns)
         if is_other_answer or news:
             self._seen_until_ns, self._seen_newest_ns = until_ns, max(newest_ns, self._seen_newest_ns)
+            self._changed_ns = now_ns
+        elif not is_behind and now_ns >= self._changed_ns + UNCHANGED_NS:
+            end_ns = max(end_ns, newest_ns + 1)
         doubted = [each.trade for each in self._seen.values() if each.shows == 1 and each.lacks]
         in_doubt = doubted if is_witnessed else doubted + news
         return self._settle(min([end_ns, *(trade.time_ns for trade in in_doubt)]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dexorder_common.model.realtime import ProvisionalReason, ProvisionalSpan
-from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
@@ -90,10 +90,10 @@ def test_a_quiet_market_is_settled_while_the_socket_is_alive() -> None:
 
 @pytest.mark.parametrize(("has_socket", "expected"), [(True, 3.0), (False, 900 - ALONE_NS / SECOND_NS)])
 def test_a_quiet_market_behind_a_dead_socket_is_not(has_socket: bool, expected: float) -> None:
-    """Where the exchange offers no socket at all, REST is believed alone after a while."""
+    """It is settled up to its last trade. Where the exchange has no socket at all, REST is believed after a while."""
     feed = Market([trade("a", -5), trade("b", 3)], 900, deaf=lambda second: True, has_socket=has_socket).play()
-    assert settled_seconds(feed) <= expected
-    assert settled_seconds(feed) > expected - 10 or has_socket
+    assert expected - 10 < settled_seconds(feed) <= expected + 1e-6
+    assert settled_seconds(feed) > 3
 
 
 class Step:
@@ -147,11 +147,36 @@ def test_a_sign_of_life_proves_nothing_about_trades_that_may_be_on_their_way(
 
 def test_two_equal_answers_may_be_one_of_a_cache() -> None:
     step = Step()
-    for second in range(30, 600, 5):
+    for second in range(30, 85, 5):
         assert step.show(second, A, B, C) == []
     assert _settled(step) == 0
-    assert step.show(605, A, B, C, D) == [B]  # another answer: what both show before the first one's newest trade
+    assert step.show(88, A, B, C, D) == [B]  # another answer: what both show before the first one's newest trade
     assert _settled(step) == 20
+
+
+def test_what_rest_shows_without_news_for_a_minute_is_recorded_and_its_time_provisional() -> None:
+    """The market may be quiet; the socket was not alive when its last trades were made."""
+    step = Step()
+    for second in (30, 60, 85):
+        assert step.show(second, A, B, *([C] if second == 85 else [])) == []
+    assert step.show(140, A, B, C) == [], "a minute since the last news"
+    assert step.show(146, A, B, C) == [B, C]
+    end_ns = C.time_ns + 1
+    assert step.feed.settled_ns == end_ns
+    assert merge(each.span for each in step.feed.provisional) == [TimeRange(BEGIN_NS, end_ns)]
+    missed = trade("m", 15)
+    assert step.show(150, A, B, missed, C) == [missed], "a trade that all answers lacked is recorded when it comes"
+    assert step.show(300, A, B, missed, C) == [] and step.feed.settled_ns == end_ns, "nothing after the last trade"
+    step.show(750, A, B, missed, C)
+    assert not step.feed.provisional
+
+
+def test_a_rest_that_lacks_the_sockets_trades_is_not_quiet() -> None:
+    step = Step()
+    step.hear(25, D)
+    for second in range(30, 300, 5):
+        assert step.show(second, A, B, C) == []
+    assert _settled(step) == 0
 
 
 def test_a_socket_that_was_alive_and_heard_the_same_needs_one_answer() -> None:
