@@ -239,6 +239,8 @@ class RealtimeStory:
         parts: list[SimulatedRelay | SimulatedIngestor] = [self.relay, *self.ingestors]
         while not all(part.process.is_alive and not part.process.is_frozen for part in parts):  # noqa: ASYNC110
             await asyncio.sleep(1.0)
+        if self.plan.delisting is not None and not self.profile.numbered:  # nobody can be asked any more
+            return
         before_ns = self.exchange.now_ns
         await asyncio.sleep(_THERE_SECONDS)
         records = list(self.storage.of(TICKER, 0))

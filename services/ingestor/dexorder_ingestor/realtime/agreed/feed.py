@@ -8,7 +8,7 @@ an answer of REST                       it is complete up to its newest trade, i
 a socket alive without a break          that second source, for the time in which it has sent all trades of REST; and
                                         REST's newest trade is the last one, once REST was asked after that time
 two different answers alone, or equal   the same, while the socket was not alive: the span is provisional (`doubts.py`)
-ones for a minute
+ones for half a minute
 no source                               the time stays unsettled
 
 `witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades
@@ -274,7 +274,8 @@ class AgreedFeed:
             is_behind=lacking_ns is not None,
         )
         self._sequence.vouch(trade for trade in recent if self._heard.has_all([trade]))
-        if self.settled_ns > before_ns and not self._is_alive_since(before_ns):
+        is_alone = not self._is_alive_since(before_ns) or (self._sequence.is_unchanged and not is_witnessed)
+        if self.settled_ns > before_ns and is_alone:
             self._doubts.add(TimeRange(before_ns, self.settled_ns), self._clock_ns)
         self._suspect(released if self._heard.has_other_ids else recent, now_ns)
         self._heard.forget(self.settled_ns)

@@ -20,7 +20,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import MADE_ID, PAGE_TRADES, Trade
 from dexorder_ingestor.realtime.sources.corrections import Corrections, is_near
 
-UNCHANGED_NS = 60 * SECOND_NS
+UNCHANGED_NS = 30 * SECOND_NS
 """Time after which answers without news settle the time up to their newest trade, and that trade."""
 MAX_KNOWN = 4_000
 """Released trades that are remembered, to distinguish a late one from a repeated one."""
@@ -40,6 +40,8 @@ class AgreedTrades:
 
     def __init__(self, start_ns: int) -> None:
         self.settled_ns = start_ns
+        self.is_unchanged = False
+        """Whether the last answer counts since none has had news for `UNCHANGED_NS`."""
         self._seen: dict[str, _Seen] = {}
         self._seen_until_ns = self._seen_newest_ns = self._changed_ns = 0
         self._released: dict[str, int] = {}
@@ -87,7 +89,8 @@ class AgreedTrades:
         if is_other_answer or news:
             self._seen_until_ns, self._seen_newest_ns = until_ns, max(newest_ns, self._seen_newest_ns)
             self._changed_ns = now_ns
-        elif not is_behind and now_ns >= self._changed_ns + UNCHANGED_NS:
+        self.is_unchanged = not is_behind and now_ns >= self._changed_ns + UNCHANGED_NS
+        if self.is_unchanged:
             end_ns = max(end_ns, newest_ns + 1)
         doubted = [each.trade for each in self._seen.values() if each.shows == 1 and each.lacks]
         in_doubt = doubted if is_witnessed else doubted + news
