@@ -57,7 +57,7 @@ class NumberedFeed:
         last_number: int | None,
         *,
         now_ns: int,
-        skip_answers: int = 8,
+        skip_answers: int = 6,
         search: bool = False,
         provisional: Sequence[ProvisionalSpan] = (),
     ) -> None:

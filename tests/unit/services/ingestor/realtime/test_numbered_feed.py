@@ -195,7 +195,7 @@ def test_the_answer_to_a_query_before_a_search_for_numbers_that_begin_again_does
     feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 99, now_ns=0)
     new = [_trade(n, BEGIN_NS + SECOND_NS * n) for n in range(1, 4)]
     tape, found = [_trade(99, BEGIN_NS - 1), _trade(100, BEGIN_NS + 1), *new], list[Trade]()
-    for step in range(12):
+    for step in range(10):
         query = feed.query()
         is_old = query.number is not None and query.number > 3
         answer = TradeAnswer([] if is_old else [*tape], False, BEGIN_NS + 9 * SECOND_NS)
