@@ -21,6 +21,7 @@ from tests.simulation.realtime_profiles import (
     RESTARTED_KILLED,
     RESTARTED_OFTEN,
     UNNUMBERED_CORRECTED,
+    UNNUMBERED_LACKING,
     UNNUMBERED_PRODUCTS,
 )
 
@@ -36,7 +37,7 @@ FOUND = (
     *((1000342, RESTARTED_OFTEN), (1014866, RESTARTED_BEHIND), (1110751, CORRECTED_KILLED)),
     *((1121611, CORRECTED_KILLED), (1010674, UNNUMBERED_CORRECTED), (1000390, UNNUMBERED_PRODUCTS)),
     *((1210549, LACKING), (1600995, RESTARTED_OFTEN), (1802148, RESTARTED_BEHIND), (1903030, UNNUMBERED_PRODUCTS)),
-    *((2300639, PRODUCT), (59, CALLS)),
+    *((2300639, PRODUCT), (59, CALLS), (3400025, PROFILES["numbers left out"]), (3100073, UNNUMBERED_LACKING)),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,
@@ -49,7 +50,8 @@ that the first answer of a dispatch shows after the last recorded trade, or that
 a candle that was closed just before its ingestor was killed, trades of that ingestor whose values nobody compared
 because the next one was killed too, trades that REST lacked for minutes, and dispatches too short to say why they
 wait, a trade that closed its gap twice, numbers that began again within a second, a trade that was on its way
-while the socket showed signs of life, and a status that arrived after a newer one."""
+while the socket showed signs of life, a status that arrived after a newer one, and trades that were
+neither in the table nor named a minute after the last fault: behind numbers left out, and the last one of a market."""
 
 
 def test_an_hour_of_an_honest_exchange_is_recorded_as_it_was() -> None:
