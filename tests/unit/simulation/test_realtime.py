@@ -38,6 +38,7 @@ FOUND = (
     *((1121611, CORRECTED_KILLED), (1010674, UNNUMBERED_CORRECTED), (1000390, UNNUMBERED_PRODUCTS)),
     *((1210549, LACKING), (1600995, RESTARTED_OFTEN), (1802148, RESTARTED_BEHIND), (1903030, UNNUMBERED_PRODUCTS)),
     *((2300639, PRODUCT), (59, CALLS), (3400025, PROFILES["numbers left out"]), (3100073, UNNUMBERED_LACKING)),
+    (3800177, UNNUMBERED_PRODUCTS),
 )
 """Runs that were broken once: jobs that did not say why they wait, a socket that lives on after a silence, a market
 whose first trades REST lacked, dispatches that resumed after numbers had begun again, numbers that did so twice,

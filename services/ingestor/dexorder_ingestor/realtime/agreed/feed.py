@@ -7,8 +7,8 @@ a trade of the socket that REST lacks   REST is behind, or lacks it: later time 
 an answer of REST                       it is complete up to its newest trade, if a second source agrees
 a socket alive without a break          that second source, for the time in which it has sent all trades of REST; and
                                         REST's newest trade is the last one, once REST was asked after that time
-two different answers alone, or equal   the same, while the socket was not alive: the span is provisional (`doubts.py`)
-ones for half a minute
+two different answers alone, or half a  the same, while the socket was not alive: the span is provisional (`doubts.py`)
+minute apart
 no source                               the time stays unsettled
 
 `witness.py` has the socket's part, `trades.py` the rule for two sources. An answer with the newest trades

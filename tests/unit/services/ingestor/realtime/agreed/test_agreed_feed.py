@@ -159,8 +159,9 @@ def test_what_rest_shows_without_news_for_half_a_minute_is_recorded_and_its_time
     step = Step()
     for second in (30, 45, 55):
         assert step.show(second, A, B, *([C] if second == 55 else [])) == []
-    assert step.show(84, A, B, C) == [], "not half a minute since the last news"
-    assert step.show(86, A, B, C) == [B, C]
+    assert step.show(60, A, B, C) == [B], "half a minute since an answer has shown it first"
+    assert step.show(84, A, B, C) == []
+    assert step.show(85, A, B, C) == [C]
     end_ns = C.time_ns + 1
     assert step.feed.settled_ns == end_ns
     assert merge(each.span for each in step.feed.provisional) == [TimeRange(BEGIN_NS, end_ns)]
