@@ -243,15 +243,12 @@ class RealtimeStory:
             return
         before_ns = self.exchange.now_ns
         await asyncio.sleep(_THERE_SECONDS)
-        records = list(self.storage.of(TICKER, 0))
-        first_ns = min((each.headers.span.start_ns for each in records), default=before_ns)
-        named = [each.span for each in self._provisional()]
+        evidence = self.evidence()
         self.absent = [
             trade
-            for trade in self.exchange.tapes[SYMBOL].trades
-            if trade.time_ns >= first_ns and trade.published_ns <= before_ns
-            if not self.watch.has_row(trade)
-            if not any(span.start_ns <= trade.time_ns < span.end_ns for span in named)
+            for trade in evidence.truth
+            if 0 < evidence.first_ns <= trade.time_ns and trade.published_ns <= before_ns
+            if not self.watch.has_row(trade) and not evidence.is_provisional(trade)
         ]
 
     async def _subscribe(self) -> None:

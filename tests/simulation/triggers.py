@@ -45,9 +45,9 @@ _LONGEST_PAUSE_SECONDS = 60.0
 """Of the client: what it changes last is known before the last trades, which every trigger must fire for."""
 TICKERS = (f"AAA.{VENUE}", f"BBB.{VENUE}")
 LEVELS = range(1, 5)
+"""A trade has a price of so many thousands and its number; a trigger fires above so many thousands."""
 CLIENTS_CALLS = frozenset(("RegisterTrigger", "EditTrigger", "PauseTrigger", "ResumeTrigger", "DeleteTrigger"))
 """A client waits for the answer of each; one that arrives again after the next would undo that one."""
-"""A trade has a price of so many thousands and its number; a trigger fires above so many thousands."""
 
 
 @dataclass

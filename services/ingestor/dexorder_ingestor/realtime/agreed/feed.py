@@ -274,7 +274,7 @@ class AgreedFeed:
             is_behind=lacking_ns is not None,
         )
         self._sequence.vouch(trade for trade in recent if self._heard.has_all([trade]))
-        is_alone = not self._is_alive_since(before_ns) or (self._sequence.is_unchanged and not is_witnessed)
+        is_alone = not self._is_alive_since(before_ns) or (self._sequence.is_by_age and not is_witnessed)
         if self.settled_ns > before_ns and is_alone:
             self._doubts.add(TimeRange(before_ns, self.settled_ns), self._clock_ns)
         self._suspect(released if self._heard.has_other_ids else recent, now_ns)

@@ -3,7 +3,7 @@
 Absence needs two sources that are independent of each other. They are
 
 - REST and the socket, where the socket was alive all the time and has sent exactly the trades that REST shows; or
-- two answers of REST that are not the same one from a cache: the second one has a newer trade, or comes `UNCHANGED_NS`
+- two answers of REST that are not the same one from a cache: the second one has a newer trade, or comes `ANSWER_AGE_NS`
   after the first: then the market may be quiet, and the time up to the first one's last trade is settled, with it.
 
 A trade that one source shows exists, unless only one of four answers has it, and the socket has not sent it. A trade
@@ -20,7 +20,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import MADE_ID, PAGE_TRADES, Trade
 from dexorder_ingestor.realtime.sources.corrections import Corrections, is_near
 
-UNCHANGED_NS = 30 * SECOND_NS
+ANSWER_AGE_NS = 30 * SECOND_NS
 """Time after which an answer settles the time up to the newest trade of an earlier one, and that trade."""
 MAX_KNOWN = 4_000
 """Released trades that are remembered, to distinguish a late one from a repeated one."""
@@ -40,13 +40,13 @@ class AgreedTrades:
 
     def __init__(self, start_ns: int) -> None:
         self.settled_ns = start_ns
-        self.is_unchanged = False
-        """Whether the last answer settles time since an earlier one has shown the same for `UNCHANGED_NS`."""
+        self.is_by_age = False
+        """Whether the last answer settles time because an earlier one, `ANSWER_AGE_NS` before, has shown the same."""
         self._seen: dict[str, _Seen] = {}
         self._seen_until_ns = self._seen_newest_ns = 0
         self._aged_ns = -1
         self._shown: deque[tuple[int, int]] = deque()
-        """When an answer had news, and its newest trade, where that is not `UNCHANGED_NS` ago."""
+        """Time and newest trade of each answer with news of the last `ANSWER_AGE_NS`."""
         self._released: dict[str, int] = {}
         self._known_from_ns = start_ns
         self._values: dict[str, Trade] = {}
@@ -92,10 +92,10 @@ class AgreedTrades:
         if is_other_answer or news:
             self._seen_until_ns, self._seen_newest_ns = until_ns, max(newest_ns, self._seen_newest_ns)
             self._shown.append((now_ns, newest_ns))
-        while self._shown and now_ns >= self._shown[0][0] + UNCHANGED_NS:
+        while self._shown and now_ns >= self._shown[0][0] + ANSWER_AGE_NS:
             self._aged_ns = max(self._aged_ns, self._shown.popleft()[1])
-        self.is_unchanged = not is_behind and self._aged_ns >= end_ns
-        if self.is_unchanged:
+        self.is_by_age = not is_behind and self._aged_ns >= end_ns
+        if self.is_by_age:
             end_ns = self._aged_ns + 1
         doubted = [each.trade for each in self._seen.values() if each.shows == 1 and each.lacks]
         in_doubt = doubted if is_witnessed else doubted + news

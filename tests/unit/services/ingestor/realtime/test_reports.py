@@ -30,6 +30,11 @@ class Relay:
         self.called.set()
         return pb.ReportRealtimeResponse()
 
+    def give_up(self) -> None:
+        """Fail the calls that wait, and later ones."""
+        self.fails = True
+        self.is_there.set()
+
     async def call(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         self.running, self.attempts = self.running + 1, self.attempts + 1
         self.most_running = max(self.most_running, self.running)
@@ -57,6 +62,7 @@ def waiting(text: str) -> Knowledge:
 
 
 async def told_by_itself(reports: Reports, relay: Relay) -> None:
+    relay.fails = False
     running = asyncio.create_task(reports.run())
     await asyncio.wait_for(relay.called.wait(), 20)
     running.cancel()
@@ -90,8 +96,7 @@ async def test_a_call_that_fails_leaves_the_newest_status_of_each_job_to_the_nex
     failing = asyncio.create_task(reports.flush())
     await asyncio.sleep(0)
     reports.tell(one, waiting("c"))
-    relay.fails = True
-    relay.is_there.set()
+    relay.give_up()
     await failing
     relay.fails = False
     await reports.flush()
@@ -106,11 +111,9 @@ async def test_calls_that_waited_for_one_that_failed_do_not_try_and_what_they_ha
         reports.tell(job, waiting(text))
         flushes.append(asyncio.create_task(reports.flush()))
         await asyncio.sleep(0)
-    relay.fails = True
-    relay.is_there.set()
+    relay.give_up()
     await asyncio.gather(*flushes)
     assert (relay.attempts, told(relay)) == (1, [])
-    relay.fails = False
     await told_by_itself(reports, relay)
     assert told(relay) == [("1", "c", 3)]
 
@@ -119,10 +122,8 @@ async def test_a_status_whose_call_failed_is_told_though_nothing_else_comes() ->
     relay = Relay()
     reports, job = Reports(relay), Job("1")  # type: ignore[arg-type]
     reports.tell(job, waiting("a"))
-    relay.fails = True
-    relay.is_there.set()
+    relay.give_up()
     await reports.flush()
-    relay.fails = False
     await told_by_itself(reports, relay)
     assert told(relay) == [("1", "a", 1)]
 

@@ -42,9 +42,14 @@ def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_checks, "WORKERS", 1)
 
 
+def let_workers_import_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that check texts run `GREEDY`."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
 @pytest.fixture
 async def checks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TextChecks]:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    let_workers_import_tests(monkeypatch)
     made = TextChecks(GREEDY)
     yield made
     await made.aclose()

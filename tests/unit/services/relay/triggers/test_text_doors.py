@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as pb
 from dexorder_relay import engine
 from dexorder_relay.state.triggers import MAX_SQL_BYTES
 from dexorder_relay.triggers.text_checks import TextChecks
-from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, at, suite
 from tests.unit.services.relay.test_access_rpc import code_of
-from tests.unit.services.relay.triggers.test_text_checks import GREEDY
+from tests.unit.services.relay.triggers.test_text_checks import GREEDY, let_workers_import_tests
 from write_limits import limits
 
 GOOD = "SELECT `close` FROM ohlc WHERE `close` > 5"
@@ -74,7 +72,7 @@ async def stored(stub: Any) -> list[tuple[str, str]]:
 async def test_a_text_beyond_a_limit_is_refused_at_each_door(
     resource: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    let_workers_import_tests(monkeypatch)
     monkeypatch.setattr(engine, "TextChecks", lambda: TextChecks(GREEDY))
     sql, parameters, words = HOSTILE[resource]
     async with suite(tmp_path) as s:
@@ -87,10 +85,11 @@ async def test_a_text_beyond_a_limit_is_refused_at_each_door(
             wanted = ROWS[resource].above.partition(";")[0] if is_ack else grpc.StatusCode.INVALID_ARGUMENT.name
             assert (status, words in text) == (wanted, True), (door, status, text)
         assert await stored(stub) == [("known", GOOD)]
-        assert {await first(stub, door) for door in ROWS[resource].doors} == {"REGISTERED", "ALREADY_REGISTERED", "OK"}
+        answers = {await answer_to_a_good_text(stub, door) for door in ROWS[resource].doors}
+        assert answers == {"REGISTERED", "ALREADY_REGISTERED", "OK"}
 
 
-async def first(stub: Any, door: str) -> str:
+async def answer_to_a_good_text(stub: Any, door: str) -> str:
     """Return how a door answers to a text within all limits."""
     status, _ = await outcome(stub, door, GOOD.replace("5", "6"), {})
     return status

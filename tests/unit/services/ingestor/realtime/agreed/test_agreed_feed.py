@@ -154,7 +154,7 @@ def test_two_equal_answers_may_be_one_of_a_cache() -> None:
     assert _settled(step) == 20
 
 
-def test_what_rest_shows_without_news_for_half_a_minute_is_recorded_and_its_time_provisional() -> None:
+def test_what_rest_has_shown_for_half_a_minute_is_recorded_and_its_time_provisional() -> None:
     """The market may be quiet; the socket was not alive when its last trades were made."""
     step = Step()
     for second in (30, 45, 55):
@@ -172,7 +172,7 @@ def test_what_rest_shows_without_news_for_half_a_minute_is_recorded_and_its_time
     assert not step.feed.provisional
 
 
-def test_a_socket_that_lives_and_has_sent_less_is_no_second_source_of_an_answer_without_news() -> None:
+def test_a_socket_that_lives_and_has_sent_less_is_no_second_source() -> None:
     step = Step()
     step.feed._sequence.settled_ns = B.time_ns
     for second in range(1, 100):
