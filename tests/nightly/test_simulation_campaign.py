@@ -11,6 +11,8 @@ import pytest
 
 from tests.seeds import seeded
 from tests.simulation.__main__ import PARTS, run_many, simulate_of
+from tests.simulation.realtime import RealtimeProfile, RealtimeStory
+from tests.simulation.realtime_found import OLDER, RECENT
 
 RUNS = {
     "history": 5_000,
@@ -40,3 +42,11 @@ def test_no_new_seed_breaks_a_promise(part: str) -> None:
     found = run_many(simulate_of(part), seeds)
     broken = {seed: text for seed, text in found.items() if not any(known in text for known in KNOWN)}
     assert not broken, "\n".join(f"dexorder-sim {seed} --part {part}: {text}" for seed, text in broken.items())
+
+
+@pytest.mark.parametrize(
+    ("seed", "profile"), [pytest.param(*each, id=f"{each[1].name}, {each[0]}") for each in (*OLDER, *RECENT)]
+)
+def test_no_run_that_was_broken_once_is_broken_again(seed: int, profile: RealtimeProfile) -> None:
+    story = RealtimeStory(seed, profile)
+    assert not story.play(), "\n".join(story.run.story)

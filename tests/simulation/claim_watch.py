@@ -6,6 +6,7 @@ that the trade could be missing. A trade that the exchange has not yet shown to 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from dexorder_common.model.time_range import TimeRange
@@ -29,19 +30,27 @@ class ClaimWatch:
     ) -> None:
         self.early: list[tuple[Executed, int]] = []
         """Trades that were claimed while the table lacked them, and the exchange's time of the look."""
-        self._trades, self.has_row, self._claims = trades, has_row, claims
-        self._named: set[Executed] = set()
+        self.has_row = has_row
+        self._trades, self._claims = trades, claims
+        self._times = [trade.time_ns for trade in trades]
+        self._named = set[int]()
 
     def look(self, provisional: Iterable[TimeRange], now_ns: int) -> None:
         """Take the provisional spans of a moment of the exchange's clock."""
-        spans = list(provisional)
-        named = {trade for trade in self._trades if _inside(trade, spans)} if spans else set()
-        left = [trade for trade in self._named - named if trade.published_ns <= now_ns and not self.has_row(trade)]
+        named = self._inside(provisional)
+        left = [
+            place
+            for place in self._named - named
+            if self._trades[place].published_ns <= now_ns and not self.has_row(self._trades[place])
+        ]
         if left:
-            claims = self._claims()
-            self.early += [(trade, now_ns) for trade in sorted(left) if _inside(trade, claims)]
+            claimed = self._inside(self._claims())
+            self.early += [(self._trades[place], now_ns) for place in sorted(left) if place in claimed]
         self._named = named
 
-
-def _inside(trade: Executed, spans: Iterable[TimeRange]) -> bool:
-    return any(span.start_ns <= trade.time_ns < span.end_ns for span in spans)
+    def _inside(self, spans: Iterable[TimeRange]) -> set[int]:
+        """Return the places of the trades in spans."""
+        found = set[int]()
+        for span in spans:
+            found.update(range(bisect_left(self._times, span.start_ns), bisect_left(self._times, span.end_ns)))
+        return found
