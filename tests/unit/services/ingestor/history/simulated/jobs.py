@@ -67,9 +67,11 @@ def _too_new(world: World) -> list[TimeRange]:
     now_ns = world.closed_end_ns + SECOND_NS // 2
     last_ns = max((t for t in world.market if t <= world.closed_end_ns), default=0)
     new = []
-    for n in range(world.periods):
+    for n in reversed(range(world.periods)):
         part = TimeRange(world.open_ns(n), world.open_ns(n + 1))
         age_ns, is_absent = now_ns - part.end_ns, part.start_ns not in world.market
+        if age_ns >= 600 * SECOND_NS:
+            break
         seconds = 600 if is_absent and part.start_ns > last_ns else 120
         if 0 <= age_ns < seconds * SECOND_NS and (is_absent or part.start_ns == last_ns):
             new.append(part)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import fsum
 
 from dexorder_common.model.history import Dispatch
@@ -121,7 +121,7 @@ class World:
 
     def open_ns(self, number: int) -> int:
         """Return the open time of a period."""
-        return next_open(floor_to_grid(_START_NS, self.period_seconds), self.period_seconds, number)
+        return _open_ns(self.period_seconds, number)
 
     @cached_property
     def span(self) -> TimeRange:
@@ -179,13 +179,23 @@ class World:
         return self.span
 
     def _candles(self, history: History, whose: str) -> dict[int, Candle]:
-        thin = random.Random(f"{self.seed}/times")  # the same draws for both symbols
-        prices = random.Random(f"{self.seed}/{whose}")
-        base = 100.0 if whose == "asked" else 4_000.0
-        candles: dict[int, Candle] = {}
-        for number in range(-BEFORE, self.periods + BEHIND):
-            low, opened, close, high = sorted(base + prices.random() for _ in range(4))
-            if history.has(number, thin):
-                open_ns = self.open_ns(number)
-                candles[open_ns] = Candle(open_ns, opened, high, low, close, prices.random())
-        return candles
+        return _drawn(self.seed, history, whose, self.periods, self.period_seconds)
+
+
+@lru_cache(maxsize=256)
+def _drawn(seed: int, history: History, whose: str, periods: int, period_seconds: int) -> dict[int, Candle]:
+    """Return the candles of a symbol, the same object for each world that has them."""
+    thin = random.Random(f"{seed}/times")  # the same draws for both symbols
+    prices = random.Random(f"{seed}/{whose}")
+    base = 100.0 if whose == "asked" else 4_000.0
+    candles: dict[int, Candle] = {}
+    for number in range(-BEFORE, periods + BEHIND):
+        low, opened, close, high = sorted(base + prices.random() for _ in range(4))
+        if history.has(number, thin):
+            open_ns = _open_ns(period_seconds, number)
+            candles[open_ns] = Candle(open_ns, opened, high, low, close, prices.random())
+    return candles
+
+
+def _open_ns(period_seconds: int, number: int) -> int:
+    return next_open(floor_to_grid(_START_NS, period_seconds), period_seconds, number)
