@@ -43,10 +43,11 @@ RECENT = (
     *((1110751, CORRECTED_KILLED), (1121611, CORRECTED_KILLED), (1010674, UNNUMBERED_CORRECTED)),
     *((1000390, UNNUMBERED_PRODUCTS), (1210549, LACKING), (1600995, RESTARTED_OFTEN), (1802148, RESTARTED_BEHIND)),
     *((1903030, UNNUMBERED_PRODUCTS), (2300639, PRODUCT), (59, CALLS), (3400025, PROFILES["numbers left out"])),
-    *((3100073, UNNUMBERED_LACKING), (3800177, UNNUMBERED_PRODUCTS)),
+    *((3100073, UNNUMBERED_LACKING), (3800177, UNNUMBERED_PRODUCTS), (4103175, UNNUMBERED_CORRECTED)),
 )
 """A candle that was closed just before its ingestor was killed, trades of that ingestor whose values nobody compared
 because the next one was killed too, trades that REST lacked for minutes, dispatches too short to say why they wait, a
 trade that closed its gap twice, numbers that began again within a second, a trade that was on its way while the socket
-showed signs of life, a status that arrived after a newer one, and trades that were neither in the table nor named a
-minute after the last fault: behind numbers left out, and the last one of a market."""
+showed signs of life, a status that arrived after a newer one, trades that were neither in the table nor named a minute
+after the last fault: behind numbers left out, and the last one of a market; and a candle of corrected trades that was
+not built again, since the market had no trade after them."""

@@ -27,8 +27,8 @@ _BEFORE_NS = 600 * SECOND_NS
 class CandleChecker(MarketTask):
     """Compares closed candles with the exchange's own from time to time, and repairs them from the trades in REST.
 
-    A candle takes the place of another one only if it is made of at least as many trades, and a later trade was seen,
-    so that the answer reaches its end. Here ``changed`` is called after each repair of a candle.
+    A candle takes the place of another one only if it is made of at least as many trades, and the answer reaches its
+    end: a later trade was seen, or the exchange's own candle is equal. Here ``changed`` is called after each repair.
     """
 
     checks: CandleChecks
@@ -86,19 +86,19 @@ class CandleChecker(MarketTask):
         if not group.attempts:
             self._metrics.candle_differences.labels(self._venue.name).inc()
             self._log.warning("candle differs from the exchange's own", candles=str(group.span))
-        if await self._is_repaired(group, differing):
+        if await self._is_repaired(group, differing, theirs):
             self.checks.confirm(group)
         else:
             self.checks.postpone(group, self.services.queries.clock_estimate_ns)
 
-    async def _is_repaired(self, group: Group, differing: list[int]) -> bool:
+    async def _is_repaired(self, group: Group, differing: list[int], theirs: list[Candle]) -> bool:
         """Query the trades of candles that differ; return whether these candles are right, and stand as they are.
 
         Those that are not are built again, which makes them candles that were not compared yet.
         """
         period, are_right = group.known.period_seconds, True
         span = TimeRange(differing[0], next_open(differing[-1], period))
-        trades = await self._trades(span)
+        trades = await self._trades(span, joined(c for c in theirs if span.start_ns <= c.open_ns < span.end_ns))
         if trades is None:
             return False
         mine = group.candles
@@ -124,34 +124,39 @@ class CandleChecker(MarketTask):
         span = TimeRange(open_ns, next_open(open_ns, period))
         if span.end_ns > self.series.settled_ns:
             return False
-        trades = await self._trades(span)
-        if not trades:
-            return False
-        old = self.checks.group_of(period, open_ns)
-        if old is not None and old.span == span and old.trades > sum(trade.fills for trade in trades):
-            self._log.info("candle not repaired yet: REST has fewer trades", candles=str(span))
-            return False
         try:
             theirs = await self.services.queries.candles(self.symbol, period, span)
         except ExchangeFailure as error:
             self._log.info("candle not repaired yet", reason=str(error)[:300])
             return False
-        if theirs is not None and not equal(candle_of(trades), joined(theirs)):
+        trades = await self._trades(span, joined(theirs or ()))
+        if not trades or (theirs is not None and not equal(candle_of(trades), joined(theirs))):
+            return False
+        old = self.checks.group_of(period, open_ns)
+        if old is not None and old.span == span and old.trades > sum(trade.fills for trade in trades):
+            self._log.info("candle not repaired yet: REST has fewer trades", candles=str(span))
             return False
         self.series.repair(period, open_ns, trades, now_ns=self._now_ns())
         self.changed()
         return True
 
-    async def _trades(self, span: TimeRange) -> list[Trade] | None:
+    async def _trades(self, span: TimeRange, theirs: Candle | None) -> list[Trade] | None:
+        """Return the trades of candles; None as long as the answer may lack some. ``theirs`` is the exchange's own."""
         try:
-            return await refetch(self.services.queries, self.symbol, span)
+            return await refetch(self.services.queries, self.symbol, span, theirs)
         except ExchangeFailure as error:
             self._log.info("candle not repaired yet", reason=str(error)[:300])
             return None
 
 
-async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Trade] | None:
+async def refetch(
+    queries: LiveQueries, symbol: str, span: TimeRange, theirs: Candle | None = None
+) -> list[Trade] | None:
     """Return the trades of a span; None if they are too many, or some are or may be missing.
+
+    Args:
+        theirs: The exchange's own candle of the span. If it is equal, the last trades are there though the market has
+            had none since.
 
     Raises:
         ExchangeFailure: The exchange does not answer.
@@ -169,11 +174,12 @@ async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Tr
         query = series.query(last.number if series.numbered else None, last.time_ns)
     else:
         return None
-    if all(trade.time_ns < span.end_ns for trade in found.values()):
-        return None
     if not series.numbered and all(trade.time_ns >= span.start_ns for trade in found.values()):
         return None
     trades = sorted(trade for trade in found.values() if span.start_ns <= trade.time_ns < span.end_ns)
+    reaches_end = any(trade.time_ns >= span.end_ns for trade in found.values())
+    if not reaches_end and (theirs is None or not equal(candle_of(trades), theirs)):
+        return None
     if series.numbered and any(other.number > one.number + 1 for one, other in pairwise(trades)):
         return None  # a smaller number is one of numbers that have begun again
     return trades

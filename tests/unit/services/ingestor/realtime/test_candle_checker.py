@@ -58,6 +58,15 @@ async def test_trades_that_may_not_be_all_are_none(exchange: str) -> None:
     assert await refetch(there, "X", SPAN) is None
 
 
+@pytest.mark.parametrize("exchange", ["binance", "kraken", "okx"])
+async def test_the_last_trades_of_a_market_are_all_if_the_exchanges_own_candle_is_made_of_them(exchange: str) -> None:
+    there: Any = Exchange(dialect_of(exchange).trades, _trades(*range(-1, 18)), page=100)
+    inside = _trades(*range(18))
+    assert await refetch(there, "X", SPAN) is None, "a later one may be missing"
+    assert await refetch(there, "X", SPAN, candle_of([*inside, *_trades(40)])) is None, "one is"
+    assert await refetch(there, "X", SPAN, candle_of(inside)) == inside
+
+
 async def test_a_missing_number_is_none() -> None:
     there: Any = Exchange(dialect_of("kraken").trades, _trades(-1, 0, 1, 3, 4, 60), page=7)
     assert await refetch(there, "X", SPAN) is None
