@@ -90,7 +90,7 @@ compiled-tests: setup  # pytest rewrites each test once; without this every work
 	$(PY) -m pytest --collect-only -qq > /dev/null 2>&1 || true  # `make test` shows what is wrong
 
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
-	$(PY) -m pytest $(PARALLEL) -m "not smoke and not nightly and not soak"
+	$(PY) -m pytest $(PARALLEL) --ignore=tests/nightly --ignore=tests/smoke -m "not smoke and not nightly and not soak"
 
 COVERED ?= tests/unit --ignore=tests/unit/simulation
 coverage: classes  ## Lines and branches of all packages that tests reach; COVERED=tests/unit/services/relay for some of them.

@@ -113,6 +113,7 @@ async def test_query_that_starts_at_a_commit_notices_that_the_log_was_lost(two_b
         assert places(rows) == all_of(0, 300)
 
 
+@pytest.mark.smoke  # two brokers
 async def test_leaders_that_change_and_lose_nothing_do_not_stop_a_query(two_brokers: TwoBrokers) -> None:
     topic = create_placed(two_brokers.bootstrap, "spark-lost-nothing", [1, 2])
     checkpoint = Checkpoint()

@@ -21,7 +21,7 @@ from tests.integration.services.common.kafka.group_reader import (
 from tests.rig.processes import until
 from tests.two_brokers import TwoBrokers
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
