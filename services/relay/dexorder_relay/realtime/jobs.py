@@ -113,6 +113,7 @@ class RealtimeJobs:
     async def stop(self, subscription_id: str, caller: Caller | None = None) -> None:
         """Stop a subscription; on disk when this returns. NotFound if it was never accepted, or is another client's."""
         context, registry = self._context, self.registry
+        context.store.check_space()
         known = registry.subscriptions.get(subscription_id)
         if known is None:
             found = await context.store.read(store.find_subscription, subscription_id)

@@ -96,6 +96,7 @@ class RealtimeRpcs:
         control = request.control
         check_control(control)
         if control.action == CANCEL:
+            self.engine.context.store.check_space()
             await self.engine.queries.record(control.request_id)
             await self.engine.completion.cancel(control.request_id, stop_work=False)
         ingestor_id = request.ingestor_id if request.HasField("ingestor_id") else None

@@ -112,6 +112,7 @@ class RequestRpcs:
         self, request: history_pb.CancelRequestRequest, _: object
     ) -> history_pb.CancelRequestResponse:
         """End a request; one that has ended keeps its status."""
+        self.engine.context.store.check_space()
         await self._check_seen(request.request_id)
         access.check_may_cancel(current_caller(), (await self.engine.queries.record(request.request_id)).request)
         await self.engine.completion.cancel(request.request_id)

@@ -41,8 +41,9 @@ from dexorder_relay.service.reports import JobReports, PipelineReports
 from dexorder_relay.service.requests import RequestRpcs
 from dexorder_relay.service.tables import TableRpcs
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
-from dexorder_relay.service.turns import ReadTurns, only_reads
+from dexorder_relay.service.turns import Handler, ReadTurns, only_reads
 from dexorder_relay.service.udfs import UdfReports, UdfRpcs
+from dexorder_relay.store.database import Store
 
 SERVICES = {
     "History": (history_service_pb2, history_service_pb2_grpc),
@@ -58,11 +59,14 @@ SERVICES = {
 """Modules of each service, by its name without ``Service``."""
 
 
-def compose(service: ServiceDescriptor, *parts: object, turns: ReadTurns | None = None) -> Any:  # an untyped servicer
+def compose(
+    service: ServiceDescriptor, *parts: object, turns: ReadTurns | None = None, store: Store | None = None
+) -> Any:  # an untyped servicer
     """Return a servicer with the methods of the parts as RPCs; TypeError unless each RPC is in exactly one part.
 
     Args:
         turns: Turns at those unary calls of the service that only read, unless a part has its own.
+        store: What unary calls of the service may wait for; they end as Exhausted while its disk is full.
     """
     methods = {}
     for name, method in service.methods_by_name.items():
@@ -73,8 +77,18 @@ def compose(service: ServiceDescriptor, *parts: object, turns: ReadTurns | None 
         handler = getattr(part, name)
         if turns and only_reads(method) and not isinstance(part, ReceiptRpcs):
             handler = turns.around(handler)
+        if store and not method.server_streaming:
+            handler = _in_time(handler, store)
         methods[name] = handler
     return SimpleNamespace(**methods)
+
+
+def _in_time(handler: Handler, store: Store) -> Handler:
+    async def answered(request: Any, context: Any) -> Any:
+        async with store.in_time():
+            return await handler(request, context)
+
+    return answered
 
 
 def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
@@ -94,8 +108,13 @@ def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
     names, turns = [], ReadTurns()
     for name, (messages, stubs) in SERVICES.items():
         service: ServiceDescriptor = messages.DESCRIPTOR.services_by_name[f"{name}Service"]
-        of_clients = turns if Role.CLIENT in ROLES[service.full_name] else None
-        servicer = compose(service, *parts[name], turns=of_clients)
+        is_of_people = {Role.CLIENT, Role.ADMIN} & {*ROLES[service.full_name]}  # others try again for ever
+        servicer = compose(
+            service,
+            *parts[name],
+            turns=turns if Role.CLIENT in ROLES[service.full_name] else None,
+            store=engine.context.store if is_of_people else None,
+        )
         getattr(stubs, f"add_{name}ServiceServicer_to_server")(servicer, server)
         names.append(service.full_name)
     return names

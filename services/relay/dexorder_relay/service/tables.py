@@ -111,6 +111,8 @@ class TableRpcs:
         """Yield the answers with the names of their fields."""
         caller, (series, span) = current_caller(), self._part(request)
         current = VerificationState(series)
+        if repair or request.values:
+            self.engine.context.store.check_space()
         with self.engine.context.quotas.stream(caller):
             run = self.engine.verifier.run(series, span, caller, values=request.values, repair=repair)
             async with aclosing(run) as states:

@@ -29,7 +29,7 @@ from dexorder_common.storage.state_checks import Generation, describe_loss, rest
 from dexorder_relay.state.changes import StateChange
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.realtime_job import Registry
-from dexorder_relay.store import triggers
+from dexorder_relay.store import triggers, writer
 from dexorder_relay.store.changes import statements
 from dexorder_relay.store.loading import fill_registry, fill_state, read_retractions
 from dexorder_relay.store.logs import Log, advance_sequences, epoch_of, note_forgotten
@@ -113,6 +113,24 @@ class Store:
         """Raise Exhausted while the disk is full, before something is changed that could not be stored."""
         if self.full.is_set():
             raise Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS)
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Raise Exhausted if the block still waits `writer.FULL_SECONDS` after the disk was found full.
+
+        What it has given to ``commit`` or ``write`` is written later. The block ends as if its call was cancelled.
+        """
+        limit = asyncio.timeout(writer.FULL_SECONDS if self.full.is_set() else None)
+        try:
+            async with limit:
+                self._writer.limits.add(limit)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS) from None
+            raise
+        finally:
+            self._writer.limits.discard(limit)
 
     async def durable(self, saved: asyncio.Future[T]) -> T:
         """Wait for what ``commit`` has returned; Exhausted if the disk is full, where it is written later."""

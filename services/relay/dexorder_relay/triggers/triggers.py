@@ -152,6 +152,7 @@ class RegisteredTriggers:
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
         """Delete a trigger; on disk when this returns. NotFound unless the caller has such a trigger."""
         context = self._context
+        context.store.check_space()
         await self._find(trigger_id, caller)
         deleted = await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns())
         if deleted is not None:
@@ -182,6 +183,7 @@ class RegisteredTriggers:
             Exhausted: The caller registers, edits, pauses and resumes too fast.
         """
         context = self._context
+        context.store.check_space()
         context.quotas.submit(caller, now_ns=context.clock.monotonic_ns())
         await self.find_live(trigger_id, caller)
         await context.store.write(store.pause, trigger_id, paused=paused, now_ns=context.clock.wall_ns())
