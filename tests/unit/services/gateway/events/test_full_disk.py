@@ -112,6 +112,7 @@ async def test_a_full_disk_refuses_events_until_it_has_space_and_loses_none_that
             for call in (
                 publisher.Publish(pb.PublishRequest(event=event(0)), timeout=30),
                 contacts.SetContacts(pb.SetContactsRequest(user_id="ann", contacts=pb.Contacts()), timeout=30),
+                contacts.GetContacts(pb.GetContactsRequest(user_id="ann"), timeout=30),
                 contacts.ReportPresence(presence, timeout=30),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
