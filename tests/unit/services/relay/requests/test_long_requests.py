@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import history_service_pb2 as history_pb
+from dexorder_protos.dexorder.relay.v1 import operator_service_pb2 as operator_pb
 from dexorder_relay.state import planner
-from tests.unit.services.relay.harness import OK, at, span_of, suite
+from tests.unit.services.relay.harness import OK, TICKER, at, request, span_of, suite, until
+from write_limits import limits
 
 MINUTES, JOB = 120, 10
 
@@ -31,8 +36,27 @@ async def test_a_long_request_is_answered_after_its_first_step_and_complete_at_i
         assert await s.ended("long") == (OK, MINUTES)
 
 
+OLDER = ingest.OHLCRequest(request_id="long", ticker=TICKER, start_time=at(0), end_time=at(MINUTES), period_seconds=60)
+DOORS: Mapping[str, Callable[[Any], Any]] = {
+    "HistoryService.SubmitHistorical": lambda stub: stub.history.SubmitHistorical(request("long", 0, MINUTES)),
+    "HistoryService.SubmitHistoricalBatch": lambda stub: stub.history.SubmitHistoricalBatch(
+        history_pb.SubmitHistoricalBatchRequest(requests=[request("long", 0, MINUTES)])
+    ),
+    "HistoryService.StreamOhlc": lambda stub: stub.history.StreamOhlc(history_pb.StreamOhlcRequest(request=OLDER)),
+    "OperatorService.RefreshHistorical": lambda stub: stub.operator.RefreshHistorical(
+        operator_pb.RefreshHistoricalRequest(request=request("long", 0, MINUTES))
+    ),
+}
+
+
+def test_each_door_of_a_long_request_is_tried() -> None:
+    (doors,) = (row.doors for row in limits() if row.resource == "unfinished jobs of a request")
+    assert set(doors) == set(DOORS)
+
+
+@pytest.mark.parametrize("door", DOORS)
 async def test_few_jobs_of_a_long_request_are_open_and_another_request_has_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_jobs, plan = list[int](), planner.plan_on
 
@@ -43,11 +67,13 @@ async def test_few_jobs_of_a_long_request_are_open_and_another_request_has_its_t
 
     monkeypatch.setattr(planner, "plan_on", counted)
     async with suite(tmp_path, job_periods=JOB) as s:
-        await s.queued("long", 0, MINUTES)
+        call = DOORS[door](s.relay)
+        await until(lambda: bool(open_jobs))
         await s.queued("short", 1_000, 1_000 + JOB)
         ingestor = await s.offering()
         done = await ingestor.work(s.pipeline, dispatches=MINUTES // JOB + 1)
         assert (await s.ended("long"), await s.ended("short")) == ((OK, MINUTES), (OK, JOB))
+        call.cancel()
     assert [each.request_id for each in done].index("short") <= 2
     assert max(open_jobs) <= 2 + 1 + 1, "a step, one that is still open, and the other request's"
 
