@@ -15,7 +15,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import WAIT_SECONDS, GatewayThread, records, refusal
 from tests.rig.kafka import RunningKafka, create_topic
-from tests.rig.processes import free_ports
+from tests.rig.processes import free_ports, until
 
 
 def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any, Any]]:
@@ -26,6 +26,16 @@ def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any,
         (stub.ListConsumers, pb.ListConsumersRq(topic=topic)),
         (stub.GetTopicMetadata, pb.GetTopicMetadataRq(topic=topic)),
     ]
+
+
+def is_answered(ask: Any, request: Any) -> bool:
+    """Return whether a call is answered; False if it is UNAVAILABLE, after which a client repeats it."""
+    try:
+        ask(request)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+        return False
+    return True
 
 
 def test_without_a_broker_calls_are_unavailable_and_health_is_not_serving() -> None:
@@ -81,7 +91,7 @@ def test_broker_that_stops_answering_and_recovers(kafka_jars: Path, tmp_path: Pa
         written = [message.value() for message in records(broker.bootstrap, topic)]
         assert written == [b"1", b"2", b"queued", b"waits", b"3"]
         for ask, request in administrative_calls(gateway.stub, topic):
-            ask(request)
+            until(partial(is_answered, ask, request))  # librdkafka's admin client connects when a call asks for it
     finally:
         broker.process.send_signal(signal.SIGCONT)
         gateway.stop()
