@@ -108,12 +108,13 @@ def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
     names, turns = [], ReadTurns()
     for name, (messages, stubs) in SERVICES.items():
         service: ServiceDescriptor = messages.DESCRIPTOR.services_by_name[f"{name}Service"]
-        is_of_people = {Role.CLIENT, Role.ADMIN} & {*ROLES[service.full_name]}  # others try again for ever
+        roles = ROLES[service.full_name]
+        is_of_parts = not {Role.CLIENT, Role.ADMIN}.intersection(roles)  # which repeat a call until it succeeds
         servicer = compose(
             service,
             *parts[name],
-            turns=turns if Role.CLIENT in ROLES[service.full_name] else None,
-            store=engine.context.store if is_of_people else None,
+            turns=turns if Role.CLIENT in roles else None,
+            store=None if is_of_parts else engine.context.store,
         )
         getattr(stubs, f"add_{name}ServiceServicer_to_server")(servicer, server)
         names.append(service.full_name)

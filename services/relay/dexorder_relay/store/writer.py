@@ -86,7 +86,7 @@ class GivenBatches:
         """Note whether the disk is full."""
         (self.full if is_full else self.space).set()
         (self.space if is_full else self.full).clear()
-        for limit in self.limits:
+        for limit in [each for each in self.limits if not each.expired()]:  # one that has expired may not be changed
             limit.reschedule(self._loop.time() + FULL_SECONDS if is_full else None)
 
     def resolve(self, group: Sequence[Work], results: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -110,6 +111,32 @@ async def test_a_call_is_refused_whether_it_fills_the_disk_or_finds_it_full(
             assert (code, "disk" in text) == (CODE.RESOURCE_EXHAUSTED, True), (door, code, text)
         disk.is_full = False
         await until_there_is_space(s)
+
+
+async def test_a_call_that_ends_slowly_keeps_no_other_from_its_limit() -> None:
+    given, told = writer.GivenBatches(), list[str]()
+
+    async def wait(name: str, ending: asyncio.Event | None = None) -> None:
+        try:
+            async with asyncio.timeout(0.0 if ending else None) as limit:
+                given.limits.add(limit)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    if ending:
+                        await ending.wait()
+        except TimeoutError:
+            told.append(name)
+
+    ending = asyncio.Event()
+    tasks = [asyncio.create_task(wait("slow", ending)), *(asyncio.create_task(wait(f"{n}")) for n in range(20))]
+    await until(lambda: len(given.limits) == 21 and any(each.expired() for each in given.limits))
+    given.fill(True)
+    given.fill(False)
+    given.fill(True)
+    ending.set()
+    await asyncio.gather(*tasks)
+    assert len(told) == 21
 
 
 async def test_a_call_that_reads_is_answered_or_refused(tmp_path: Path, disk: Disk) -> None:
