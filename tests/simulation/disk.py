@@ -82,7 +82,7 @@ class Writer:
         self._disk = disk
         self._process = process
         self._batches = GivenBatches()
-        self.limits = self._batches.limits
+        self.timeouts = self._batches.timeouts
         self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
         self._waiting: list[Work] = []
         self._syncing: asyncio.Task[None] | None = None

@@ -129,8 +129,9 @@ class CandleChecker(MarketTask):
         except ExchangeFailure as error:
             self._log.info("candle not repaired yet", reason=str(error)[:300])
             return False
-        trades = await self._trades(span, joined(theirs or ()))
-        if not trades or (theirs is not None and not equal(candle_of(trades), joined(theirs))):
+        own = joined(theirs or ())
+        trades = await self._trades(span, own)
+        if not trades or (theirs is not None and not equal(candle_of(trades), own)):
             return False
         old = self.checks.group_of(period, open_ns)
         if old is not None and old.span == span and old.trades > sum(trade.fills for trade in trades):

@@ -120,17 +120,17 @@ class Store:
 
         What it has given to ``commit`` or ``write`` is written later. The block ends as if its call was cancelled.
         """
-        limit = asyncio.timeout(writer.FULL_SECONDS if self.full.is_set() else None)
+        timeout = asyncio.timeout(writer.FULL_SECONDS if self.full.is_set() else None)
         try:
-            async with limit:
-                self._writer.limits.add(limit)
+            async with timeout:
+                self._writer.timeouts.add(timeout)
                 yield
         except TimeoutError:
-            if limit.expired():
+            if timeout.expired():
                 raise Exhausted(NO_SPACE, retry_seconds=RETRY_SECONDS) from None
             raise
         finally:
-            self._writer.limits.discard(limit)
+            self._writer.timeouts.discard(timeout)
 
     async def durable(self, saved: asyncio.Future[T]) -> T:
         """Wait for what ``commit`` has returned; Exhausted if the disk is full, where it is written later."""

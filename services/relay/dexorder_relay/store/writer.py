@@ -45,14 +45,14 @@ class Writer(Protocol):
         connection: Used only by the writer after the first batch.
         failed: Fails with the first write that fails for another reason than space; no later batch is written.
         full: Set while the disk is full; ``space`` is the opposite.
-        limits: Time limits of calls; each ends ``FULL_SECONDS`` after the disk was found full.
+        timeouts: Of calls that may wait; each expires ``FULL_SECONDS`` after the disk was found full.
     """
 
     connection: sqlite3.Connection
     failed: asyncio.Future[None]
     full: asyncio.Event
     space: asyncio.Event
-    limits: set[asyncio.Timeout]
+    timeouts: set[asyncio.Timeout]
 
     def give(self, run: Batch, *, writes: bool = True) -> asyncio.Future[Any]:
         """Run a batch; its result is on disk when the future is done."""
@@ -69,7 +69,7 @@ class GivenBatches:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.full, self.space = asyncio.Event(), asyncio.Event()
         self.space.set()
-        self.limits: set[asyncio.Timeout] = set()
+        self.timeouts: set[asyncio.Timeout] = set()
         self.is_closed = False
 
     def add(self, run: Batch, put: Callable[[Work], None], *, writes: bool) -> asyncio.Future[Any]:
@@ -86,8 +86,8 @@ class GivenBatches:
         """Note whether the disk is full."""
         (self.full if is_full else self.space).set()
         (self.space if is_full else self.full).clear()
-        for limit in [each for each in self.limits if not each.expired()]:  # one that has expired may not be changed
-            limit.reschedule(self._loop.time() + FULL_SECONDS if is_full else None)
+        for timeout in [each for each in self.timeouts if not each.expired()]:  # an expired one can't be changed
+            timeout.reschedule(self._loop.time() + FULL_SECONDS if is_full else None)
 
     def resolve(self, group: Sequence[Work], results: Sequence[Any]) -> None:
         """Set the results of batches that are on disk."""
@@ -144,7 +144,7 @@ class WriterThread:
         self._generation = generation
         self._batches = GivenBatches()
         self.failed, self.full, self.space = self._batches.failed, self._batches.full, self._batches.space
-        self.limits = self._batches.limits
+        self.timeouts = self._batches.timeouts
         self._space = DiskSpace(lambda is_full: self._call_loop(self._batches.fill, is_full))
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()

@@ -158,7 +158,7 @@ async def test_a_client_that_reads_tables_without_end_delays_another_one_by_two_
                 if door == "HistoryService.StreamOhlc":
                     given.request.request_id = f"r{number}"
                 calls.append(await start(s, "desk", door, given))
-            await until(lambda: order == ["desk"] and taken.count("desk") >= 8)  # before, a call has parts without held
+            await until(lambda: order == ["desk"] and taken.count("desk") >= 8)  # its earlier parts are not held
             if "Receipt" in door:  # calls of the others are streams, which have a quota
                 async with asyncio.timeout(20):
                     refused = await start(s, "desk", door, request)
