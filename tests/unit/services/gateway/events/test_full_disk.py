@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from dexorder_common.storage import durable_sqlite
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events import service
 from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.sessions import user_tokens
 from dexorder_gateway.events.store import outbox
 from dexorder_gateway.server import gateway
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
@@ -138,6 +140,45 @@ async def test_a_full_disk_refuses_events_until_it_has_space_and_loses_none_that
     said = [each["event"] for each in logs if "disk" in each["event"]]
     assert [text.split(";")[0] for text in said] == ["the disk of the events is full", "the disk has space again"]
     assert not [each for each in logs if each["log_level"] == "error" and each["event"] not in said]
+
+
+async def test_open_sessions_go_on_while_the_disk_is_full_and_acks_and_new_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    user_tokens.make_keys(tmp_path / "jwt", "test")
+    settings = events_settings(tmp_path).model_copy(update={"jwt_keys": tmp_path / "jwt"})
+    token = user_tokens.sign(tmp_path / "jwt" / "test.key", "bob", seconds=600)
+    metadata = (("authorization", f"Bearer {token}"),)
+    with zmq.asyncio.Context() as context, context.socket(zmq.XPUB) as container:
+        container.setsockopt(zmq.LINGER, 0)
+        container.connect(settings.sub)
+        async with gateway(SETTINGS, settings) as running, grpc.aio.insecure_channel(running.address) as channel:
+            events: Any = rpc.EventServiceStub(channel)
+            session = events.WatchEvents(pb.WatchEventsRequest(), metadata=metadata)
+            opened = (await session.read()).opened.cursor
+            await until_refused(publishing(channel), 0)
+            subscription = await container.recv()
+            assert subscription[:1] == b"\x01"
+            informational = given.DeliverySpec(priority=given.INFORMATIONAL)
+            shown = given.UserEvent(user_id="bob", event_id="quick", payload=b"1", delivery=informational)
+            await container.send_multipart([subscription[1:], *encode_event(shown)])
+            async with asyncio.timeout(20):
+                while (await session.read()).event.event.event_id != "quick":  # 5570 needs no disk
+                    pass
+            ack = pb.AckEventRequest(cursor=pb.Cursor(epoch=opened.epoch, sequence=1), kind=pb.ACK_KIND_RECEIVED)
+            for call in (
+                lambda: events.AckEvent(ack, metadata=metadata, timeout=30),
+                lambda: events.WatchEvents(pb.WatchEventsRequest(), metadata=metadata, timeout=30).read(),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call()
+                assert refused.value.code() is EXHAUSTED
+            disk.has_space = True
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            await health_is(health.Watch(health_pb2.HealthCheckRequest(service="")), SERVING)
+            await events.AckEvent(ack, metadata=metadata, timeout=30)
+            session.cancel()
 
 
 async def test_a_gateway_ends_on_a_full_disk_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
