@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dexorder.errors import UdfServeError
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
+from dexorder_udf.errors import ProtocolError
 from dexorder_udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, unwrap, wrap
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ def start_server(function: type[Function[Any]], address: str) -> tuple[grpc.Serv
     def run(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         agent = Agent(function)
         for message in requests:
-            for frames in agent.answers(unwrap(message)):
+            try:
+                pieces = unwrap(message)
+            except ProtocolError as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            for frames in agent.answers(pieces):
                 yield from _messages(frames)
             if agent.ended:
                 return

@@ -57,6 +57,7 @@ def test_missing_topic_is_named(shared_gateway: GatewayThread, name: str, wanted
     ("name", "fields", "text"),
     [
         ("ConsumeNAck", {"group": ""}, "group ''"),
+        ("ConsumeNAck", {"group": " "}, "begins with white space"),
         ("ConsumeNAck", {"ack_partition": -1}, "ack_partition -1"),
         ("ConsumeNAck", {"ack_offset": -2}, "ack_offset -2"),
         ("Ack", {"group": ""}, "group ''"),

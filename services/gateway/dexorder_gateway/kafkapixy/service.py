@@ -37,6 +37,8 @@ _CONFIG_VERSION = 1
 """Version of the format of a topic's configuration in ZooKeeper; there was only this one."""
 MAX_GROUP_CHARACTERS = 8_000
 """Kafka's protocol takes 32,767 bytes, at most four per character; librdkafka does not check."""
+_TRIMMED = " \t\n\v\f\r"
+"""What librdkafka removes at the start of a group's name: another group, or none, which ends the process."""
 PIPELINE_TOPICS = frozenset(topics())
 """Topics with records that become rows of the tables, in any cluster."""
 PRODUCERS = (Role.INGESTOR, Role.ADMIN)
@@ -55,6 +57,8 @@ def group_name(name: str) -> str:
         raise InvalidRequest("group '' is empty")
     if "\0" in name:  # librdkafka would take the part before it, another group
         raise InvalidRequest(f"group {name[:300]!r} has a NUL")
+    if name[0] in _TRIMMED:
+        raise InvalidRequest(f"group {name[:300]!r} begins with white space")
     if len(name) > MAX_GROUP_CHARACTERS:
         raise InvalidRequest(f"group {name[:300]!r}... is longer than {MAX_GROUP_CHARACTERS} characters")
     return name

@@ -167,6 +167,19 @@ def test_an_address_in_use(tmp_path: Path) -> None:
             start_server(FUNCTIONS["mirror"], spec.grpc_target)
 
 
+def test_a_message_that_has_no_frames_is_bad_input(tmp_path: Path) -> None:
+    with served("grpc", "mirror", tmp_path) as spec:
+        assert spec.grpc_target
+        with grpc.insecure_channel(spec.grpc_target) as channel:
+            run: Any = channel.stream_stream("/dexorder.udf.v1.UdfService/Run")
+            for wrong in (b"\x12\x00", b"\x0a\x05a", b"\x0a" + b"\xff" * 11):
+                with pytest.raises(grpc.RpcError) as refused:
+                    next(run(iter([wrong]), timeout=30))
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert "a gRPC message has" in str(refused.value.details())
+        started(spec).close()
+
+
 @pytest.mark.parametrize("own_token", [None, "for-udfs"])
 def test_a_remote_udf_never_receives_the_suites_token(own_token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server of a UDF belongs to somebody else, who could speak for the pipeline with its token."""

@@ -6,10 +6,12 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import grpc
 import pytest
+from yarl import URL
 
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_gateway.config import GatewaySettings
@@ -28,11 +30,13 @@ from write_limits import limits
 GROUP, TOPIC = "characters of a group's name", "characters of a topic's name, 249 as in Kafka"
 PARAMETERS = "parameters of an HTTP request, in query and form"
 DOORS = {row.resource: row.doors for row in limits() if row.resource in (GROUP, TOPIC, PARAMETERS)}
-NAMES = {
-    TOPIC: ({"topic": "t" * 250, "group": "g"}, r"topic 't.* (is not a topic's name|at most 249 are allowed)"),
-    GROUP: ({"topic": "t", "group": "g" * (MAX_GROUP_CHARACTERS + 1)}, f"longer than {MAX_GROUP_CHARACTERS}"),
-}
-"""By row of docs/limits.toml: names beyond the limit, and the refusal."""
+NAMES = [
+    (TOPIC, {"topic": "t" * 250, "group": "g"}, r"topic 't.* (is not a topic's name|at most 249 are allowed)"),
+    (GROUP, {"topic": "t", "group": "g" * (MAX_GROUP_CHARACTERS + 1)}, f"longer than {MAX_GROUP_CHARACTERS}"),
+    (GROUP, {"topic": "t", "group": " "}, "begins with white space"),
+    (GROUP, {"topic": "t", "group": "\tg"}, "begins with white space"),
+]
+"""Rows of docs/limits.toml, names that they do not allow, and the refusal."""
 FITTING = {"topic": "t" * 249, "group": "g" * MAX_GROUP_CHARACTERS}
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 FORM = "application/x-www-form-urlencoded"
@@ -76,17 +80,19 @@ async def by_http(client: aiohttp.ClientSession, method: str, names: dict[str, s
     path = route.path.replace("{topic}", names["topic"])
     in_form = method in ("Produce", "Ack")  # the body of SetOffsets is JSON
     own = {"Ack": "&partition=0&offset=0", "Produce": "&msg=x&sync"}.get(method, "")
-    given = f"group={names['group']}{own}{more}"
+    given = f"group={quote(names['group'])}{own}{more}"
     body = given if in_form else "[]"
     target = path if in_form else f"{path}?{given}"
     headers = {"content-type": FORM if in_form else "application/json"}
-    async with client.request(route.verb, target, data=body if route.verb == "POST" else None, headers=headers) as got:
+    url = URL(target, encoded=True)
+    async with client.request(route.verb, url, data=body if route.verb == "POST" else None, headers=headers) as got:
         return got.status, await got.text()
 
 
-@pytest.mark.parametrize("resource", NAMES)
-async def test_a_name_beyond_its_limit_is_refused_at_each_door(resource: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, words = NAMES[resource]
+@pytest.mark.parametrize(("resource", "names", "words"), NAMES)
+async def test_a_name_beyond_its_limit_is_refused_at_each_door(
+    resource: str, names: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with served(monkeypatch) as (channel, http), aiohttp.ClientSession(http) as client:
         for door in DOORS[resource]:
             code, text = await by_grpc(channel, door, names)
