@@ -19,13 +19,16 @@ from random import Random
 from typing import Any
 
 import zmq
+from google.protobuf.message import Message
 
 from dexorder_common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from tests.nightly.message_fuzz import changed, mutated
 
 BATCH_SECONDS = 0.01
 PEERS = 8
 FLOOD = 50
+MOST_BYTES = 60_000
 ZMTP_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
 ZMTP_READY = b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 SENT: list[WorkFrame] = [
@@ -37,27 +40,6 @@ SENT: list[WorkFrame] = [
     pb.DataRequest(request_id="r", job_id="0" * 32, ticker="BTC/USDT.SIM"),
     pb.WorkStop(job_id="0" * 32),
 ]
-
-
-def mutated(data: bytes, random: Random) -> bytes:
-    """Return the bytes with one to four random changes."""
-    made = bytearray(data)
-    for _ in range(random.randint(1, 4)):
-        at = random.randrange(len(made) + 1)
-        match random.randrange(6):
-            case 0 if made:
-                made[at % len(made)] ^= 1 << random.randrange(8)
-            case 1:
-                del made[at : at + random.randint(1, 8)]
-            case 2:
-                made[at:at] = random.randbytes(random.randint(1, 16))
-            case 3:
-                made[at:at] = made[at : at + 32]
-            case 4:
-                del made[at:]
-            case _:
-                made[at:at] = b"\xff" * random.randint(1, 11)
-    return bytes(made)
 
 
 class Fuzzer:
@@ -127,9 +109,16 @@ class Fuzzer:
         self.random.choice(self.peers).send_multipart(frames)
 
     def mutant(self) -> str:
-        version, body = encode_work(self.random.choice(SENT))
-        self.send(version, mutated(body, self.random))
+        sound = self.random.choice(SENT)
+        version, body = encode_work(sound)
+        self.send(version, body[:1] + self.changed(sound))
         return "mutated"
+
+    def changed(self, message: Message) -> bytes:
+        """Return a changed message that fits into a frame; larger ones are another kind."""
+        while len(body := changed(message, self.random)) > MOST_BYTES:
+            pass
+        return body
 
     def version(self) -> str:
         self.send(self.random.randbytes(self.random.randint(0, 4)), encode_work(self.random.choice(SENT))[1])

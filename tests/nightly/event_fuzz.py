@@ -18,7 +18,8 @@ from contextlib import suppress
 
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import INFORMATIONAL, USER_EVENT, VERSION, event, topic
-from tests.nightly.broker_fuzz import BATCH_SECONDS, FLOOD, PEERS, ZMTP_GREETING, Fuzzer, mutated
+from tests.nightly.broker_fuzz import BATCH_SECONDS, FLOOD, PEERS, ZMTP_GREETING, Fuzzer
+from tests.nightly.message_fuzz import mutated
 
 FUZZED_USER = "fuzzed"
 """A session of this user is open, so its topic is subscribed to."""
@@ -62,7 +63,7 @@ class RouterFuzzer(Fuzzer):
         return event(FUZZED_USER, f"f-{self.random.random()}-{self.count}", priority, [way]).SerializeToString()
 
     def mutant(self) -> str:
-        self.send(VERSION, USER_EVENT + mutated(self.sound(), self.random))
+        self.send(VERSION, USER_EVENT + self.changed(pb.UserEvent.FromString(self.sound())))
         return "mutated"
 
     def mutant_payload(self) -> str:

@@ -12,8 +12,6 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from tests.nightly.broker_fuzz import mutated
-
 BYTES_SHARE = 0.3
 """Share of messages whose bytes are changed. Most of them do not parse."""
 _SIZES = (1, 64, 257, 5_000, 100_000)
@@ -48,6 +46,27 @@ def changed(message: Message, random: Random) -> bytes:
     for _ in range(random.randint(1, 3)):
         _change(random.choice([*_tree(made)]), random)
     return made.SerializeToString()
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """Return the bytes with one to four random changes."""
+    made = bytearray(data)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(made) + 1)
+        match random.randrange(6):
+            case 0 if made:
+                made[at % len(made)] ^= 1 << random.randrange(8)
+            case 1:
+                del made[at : at + random.randint(1, 8)]
+            case 2:
+                made[at:at] = random.randbytes(random.randint(1, 16))
+            case 3:
+                made[at:at] = made[at : at + 32]
+            case 4:
+                del made[at:]
+            case _:
+                made[at:at] = b"\xff" * random.randint(1, 11)
+    return bytes(made)
 
 
 def _tree(message: Message) -> Iterator[Message]:

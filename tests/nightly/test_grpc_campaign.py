@@ -11,6 +11,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -90,30 +91,36 @@ async def test_mutated_messages_are_bad_input_and_nothing_else(served: Served, p
     before = served.pid(part)
     async with grpc.aio.insecure_channel(served.address(part)) as channel:
         await asyncio.wait_for(channel.channel_ready(), CALL_SECONDS)
-        seen = await flood(channel, path, method, served.metadata(path))
+        seen, slowest_s = await flood(channel, path, method, served.metadata(path))
     assert served.pid(part) == before and before is not None
-    print(f"\n| {path[1:]} | {sum(seen.values()):,} | {', '.join(f'{c.name} {n:,}' for c, n in seen.most_common())} |")
+    codes = ", ".join(f"{code.name} {count:,}" for code, count in seen.most_common())
+    print(f"\n| {path[1:]} | {sum(seen.values()):,} | {codes} | {slowest_s:.2f} s |")
     assert not OURS & set(seen), seen
 
 
-async def flood(channel: Any, path: str, method: MethodDescriptor, metadata: Any) -> Counter[grpc.StatusCode]:
-    """Return the number of answers by code to so many changed calls of several callers."""
-    sample, random, seen = SAMPLES[path], Random(path), Counter[grpc.StatusCode]()
+async def flood(
+    channel: Any, path: str, method: MethodDescriptor, metadata: Any
+) -> tuple[Counter[grpc.StatusCode], float]:
+    """Return the number of answers by code to so many changed calls of several callers, and the slowest one."""
+    sample, random, seen, slowest_s = SAMPLES[path], Random(path), Counter[grpc.StatusCode](), 0.0
     is_long = sample.waits or method.client_streaming or method.server_streaming
     sound = sample.messages
     left = iter(range(MESSAGES // LONG_SHARE if is_long else MESSAGES))
 
     async def caller() -> None:
+        nonlocal slowest_s
         for _ in left:
             messages = [each.SerializeToString() for each in sound]
             place = random.randrange(len(sound))
             messages[place] = changed(sound[place], random)
+            started_s = time.monotonic()
             seen[await code_of(called(channel, path, method, messages, metadata, is_long))] += 1
+            slowest_s = max(slowest_s, time.monotonic() - started_s)
 
     await asyncio.gather(*(caller() for _ in range(CALLERS)))
     if is_long:
         seen[grpc.StatusCode.OK] += seen.pop(grpc.StatusCode.DEADLINE_EXCEEDED, 0)
-    return +seen
+    return +seen, slowest_s
 
 
 async def called(
