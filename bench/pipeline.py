@@ -1,9 +1,9 @@
 """Benchmarks of the pipeline, each figure with its limit measured in the same run.
 
-    .venv/bin/python -m bench.pipeline [latency] [backfill] [sink] [broker] [--small] [--candles N] [--files]
+    .venv/bin/python -m bench.pipeline [latency] [backfill] [sink] [broker] [cluster] [--small] [--candles N] [--files]
 
-Prints Markdown. Without a name all four run. ``--small`` only checks that the scripts work. With ``--files`` the
-simulated exchange has files of whole days, as Binance has; they do not count in its rate.
+Prints Markdown. Without a name all but ``cluster`` run. ``--small`` only checks that the scripts work. With
+``--files`` the simulated exchange has files of whole days, as Binance has; they do not count in its rate.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts import backfill, broker, latency, sink
+from bench.parts import backfill, broker, cluster_sink, latency, sink
 from bench.parts.sim_markets import write_exchanges
 from tests.rig import report
 from tests.rig.suite import running_suite
 
 PARTS = ("latency", "backfill", "sink", "broker")
+ALONE = "cluster"
 
 
 def tables(wanted: list[str], folder: Path, small: bool, candles: int, files: bool) -> Iterator[str]:
@@ -34,6 +35,9 @@ def tables(wanted: list[str], folder: Path, small: bool, candles: int, files: bo
     if "sink" in wanted:
         with running_suite(folder / "source", "--only", "kafka,gateway,udsource") as suite:
             yield sink.measure(suite, 20 if small else 1_000)
+    if ALONE in wanted:
+        with running_suite(folder / "cluster", "--only", "kafka,gateway,udsource") as suite:
+            yield cluster_sink.measure(suite, folder, 20 if small else 1_000)
     if "broker" in wanted:
         yield broker.measure(folder, 200 if small else 5_000)
 
@@ -41,7 +45,7 @@ def tables(wanted: list[str], folder: Path, small: bool, candles: int, files: bo
 def main() -> int:
     """Run the measurements and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, ALONE, []], help="which of them; all by default")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--candles", type=int, help="candles of the backfill; 1,000,000, or 20,000 with --small")
     parser.add_argument("--files", action="store_true", help="the exchange has files of whole days")

@@ -50,20 +50,8 @@ class NoReporter:
 def measure(suite: Suite, pages: int) -> str:
     """Run a warm-up round, then alternating rounds (Java compiles during some); return the ratio of the best ones."""
     preload(suite.address("kafka"), pages)
-    source = suite.address("udsource")
-    iceberg, dropped = [], []
-    with tempfile.TemporaryDirectory() as scratch:
-        session = build_session(
-            SparkSettings(listen="127.0.0.1:0", metrics_listen=""), CatalogSettings.local(Path(scratch))
-        )
-        try:
-            for number in range(1 + ROUNDS):
-                folder = Path(scratch) / str(number)
-                folder.mkdir()
-                dropped.append(drain(session, source, folder / "dropped", drop))
-                iceberg.append(drain(session, source, folder / "iceberg", into_iceberg(session, source, folder)))
-        finally:
-            session.stop()
+    settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
+    iceberg, dropped = rounds(settings, suite.address("udsource"), ROUNDS)
     total = pages * MAX_PAGE_CANDLES
     ours, limit = (total / min(times[1:]) for times in (iceberg, dropped))
     row = Row(
@@ -74,6 +62,22 @@ def measure(suite: Suite, pages: int) -> str:
         "at least 0.5",
     )
     return table("(c) Preloaded topic to Iceberg; limit: the same read and decode to a no-op sink", [row])
+
+
+def rounds(settings: SparkSettings, source: str, count: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of each round into Iceberg, and of those that drop the candles; the first one warms up."""
+    iceberg, dropped = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        session = build_session(settings, CatalogSettings.local(Path(scratch)))
+        try:
+            for number in range(1 + count):
+                folder = Path(scratch) / str(number)
+                folder.mkdir()
+                dropped.append(drain(session, source, folder / "dropped", drop))
+                iceberg.append(drain(session, source, folder / "iceberg", into_iceberg(session, source, folder)))
+        finally:
+            session.stop()
+    return iceberg, dropped
 
 
 def preload(bootstrap: str, pages: int) -> None:
