@@ -16,6 +16,7 @@ from dexorder_udf.framing import FrameSplitter, frame
 from dexorder_udf.link import Link
 from dexorder_udf.session import MessageKind
 from dexorder_udf.spec import MIB, UdfSpec
+from tests.nightly.message_fuzz import changed
 
 LIMIT_BYTES = MIB
 M = TypeVar("M")
@@ -121,15 +122,15 @@ def _now_and_then(messages: list[M], source: random.Random) -> list[M]:
     return [source.choice(messages)] if source.random() < 0.1 else []
 
 
-def mutate(bodies: list[bytes], source: random.Random) -> bytes:
-    """Return the stream of frames with one to three mutations of bytes, messages, lengths or their order."""
+def mutate(bodies: list[bytes], source: random.Random, kind: type[pb.Request] | type[pb.Response]) -> bytes:
+    """Return the stream of frames with one to three changes of bytes, fields, messages, lengths or their order."""
     bodies = list(bodies)
     frames = [frame(each) for each in bodies]
     for _ in range(source.randint(1, 3)):
         at = source.randrange(len(frames))
         data = bytearray(frames[at])
         position = source.randrange(len(data)) if data else 0
-        match source.randrange(9):
+        match source.randrange(12):
             case 0 if data:
                 data[position] ^= 1 << source.randrange(8)
             case 1:
@@ -147,6 +148,8 @@ def mutate(bodies: list[bytes], source: random.Random) -> bytes:
                 data[:1] = source.choice([b"\xff" * 9 + b"\x01", b"\x80" * 11, b"\x80\x80\x80\x80\x20", b"\x00"])
             case 7:
                 data = bytearray(b"a line that was printed\n")
+            case 8 | 9 | 10:
+                data = bytearray(frame(changed(kind.FromString(source.choice(bodies)), source)))
             case _ if data:  # inside the message, with a right length
                 body = bytearray(bodies[source.randrange(len(bodies))])
                 body[source.randrange(len(body))] = source.randrange(256)
@@ -198,7 +201,7 @@ def fuzz(frames: int, seed: int, *, host: bool) -> FuzzResult:
     while result.frames < frames:
         edge = source.choice([Edge.STREAM, Edge.BATCH])
         bodies = (responses if host else requests)(edge, source)
-        data = pieces(mutate(bodies, source), source)
+        data = pieces(mutate(bodies, source, pb.Response if host else pb.Request), source)
         result.refused += (feed_host if host else feed_agent)(data, edge)
         result.streams += 1
         result.frames += len(bodies)
