@@ -14,7 +14,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,16 +79,18 @@ def merge_trades(tables: Catalog) -> int:
     return merge_small_files(tables, TICKS, max_bytes=limit, alone=nullcontext)
 
 
-def commit_batch(tables: Catalog, rng: np.random.Generator, number: int, plan: Plan) -> None:
+def commit_batch(
+    tables: Catalog, rng: np.random.Generator, number: int, plan: Plan, tickers: Sequence[str] = TICKERS
+) -> None:
     """Write and commit the trades of some seconds, a file for each partition."""
     target = tables.load_table(TICKS.name)
     each = round(TRADES_A_SECOND * plan.batch_seconds)
-    count = INSTRUMENTS * each
+    count = len(tickers) * each
     span_us = int(plan.batch_seconds * 1e6)
-    times = np.sort(rng.integers(0, span_us, (INSTRUMENTS, each))).ravel() + START_NS // 1_000 + (number - 1) * span_us
+    times = np.sort(rng.integers(0, span_us, (len(tickers), each))).ravel() + START_NS // 1_000 + (number - 1) * span_us
     ids = 1_000_000_000 + np.arange(count) % each + number * each
     columns = {
-        "ticker": np.repeat(TICKERS, each),
+        "ticker": np.repeat(np.array(tickers), each),
         "trade_id": ids.astype("U"),
         "time": times,
         "price": 100 + np.round(rng.normal(0, 1, count), 2),
@@ -96,6 +98,7 @@ def commit_batch(tables: Catalog, rng: np.random.Generator, number: int, plan: P
         "side": np.where(rng.random(count) < 0.5, "buy", "sell"),
         "received_at": times + 20_000,
         "dispatch": np.ones(count, np.int64),
+        "revision": np.zeros(count, np.int64),
     }
     rows = pa.table([pa.array(column) for column in columns.values()], names=list(columns)).cast(TICKS.arrow)
     added = list(_dataframe_to_data_files(writable(target.metadata), rows, target.io))

@@ -117,18 +117,23 @@ async def ask(client: AsyncClient, requests: Iterator[HistoryRequest]) -> None:
 
 def measure(folder: Path, requests: int, parallel: int, *, one_by_one: bool) -> report.Row:
     """Run all requests against a new relay."""
+    used, seconds = run(folder, requests, parallel, one_by_one=one_by_one)
+    how = "one by one" if one_by_one else "in batches"
+    what = f"{requests} requests {how}, {parallel} at a time: relay CPU ms a request"
+    return report.Row(what, f"{used * 1_000 / requests:.1f}", f"{seconds:.1f} s", "", "at most 5")
+
+
+def run(folder: Path, requests: int, parallel: int, *, one_by_one: bool) -> tuple[float, float]:
+    """Run all requests against a new relay; return its processor time, and the time that passed, in seconds."""
     catalog = harness.catalog_settings(folder).load()
     harness.make_tables(catalog)
     port, broker_port = harness.free_port(), harness.free_port()
     environment, log = harness.environment(folder, port, broker_port), (folder / "relay.log").open("w")
     with log, subprocess.Popen([sys.executable, "-m", "dexorder_relay"], env=environment, stderr=log) as process:
         try:
-            used, seconds = asyncio.run(_run(catalog, process.pid, (port, broker_port), requests, parallel, one_by_one))
+            return asyncio.run(_run(catalog, process.pid, (port, broker_port), requests, parallel, one_by_one))
         finally:
             process.terminate()
-    how = "one by one" if one_by_one else "in batches"
-    what = f"{requests} requests {how}, {parallel} at a time: relay CPU ms a request"
-    return report.Row(what, f"{used * 1_000 / requests:.1f}", f"{seconds:.1f} s", "", "at most 5")
 
 
 async def _run(
