@@ -68,19 +68,54 @@ class Part:
         return f"python -m pytest -p tests.nightly.results {self.arguments.format(seed=seed)}"
 
 
+SHORT = {
+    "KILLS": "2",
+    "SLOWER": "4",
+    "GATEWAY_CHANGES": "10",
+    "GATEWAY_KILLS": "3",
+    "GATEWAY_OUTAGE_SECONDS": "10",
+    "PROTOBUFS": "500",
+    "SOURCE_KILLS": "4",
+    "SPARK_DEATHS": "3",
+    "CUTS": "50",
+    "UDF_DRIVER_KILLS": "2",
+    "UDF_KILLS": "5",
+    "TRADES_STRIKES": "20",
+    "TRADES_KILLS": "1",
+    "STEPS": "10000",
+}
+"""Sizes of the campaigns that only `make soak` runs otherwise, without the beginning DEXORDER_SOAK_ of their names."""
+SHORT_CAMPAIGNS = (
+    "test_broker_campaign.py::test_the_rules_hold_through_every_step",
+    "test_grpc_campaign.py",
+    "test_lost_answers_campaign.py",
+    "test_gateway_campaign.py",
+    "test_kill_campaign.py",
+    "test_spark_fault_campaign.py",
+    "test_source_campaign.py",
+    "test_udf_stage_campaign.py",
+    "test_udf_stream_campaign.py",
+    "test_realtime_campaign.py::test_tables_equal_the_recorded_trades[parts]",
+)
 TRANSPORTS = *(f"DEXORDER_{part}_TRANSPORT" for part in ("RELAY", "GATEWAY", "UDSOURCE")), "TRANSPORT"
 
 PARTS = (
-    Part("campaigns", 10_800, "-m 'nightly and not soak'"),
+    Part("campaigns", 10_000, "-m 'nightly and not soak'"),
+    Part(
+        "short-campaigns",
+        2_400,
+        "-m soak " + " ".join(f"'tests/nightly/{each}'" for each in SHORT_CAMPAIGNS),
+        environment={f"DEXORDER_SOAK_{name}": size for name, size in SHORT.items()},
+    ),
     Part(
         "grpcio-transport",
-        1_200,
+        900,
         f"-m '{GATE}' tests/conformance tests/unit/services/common/rpc tests/unit/services/relay "
         "tests/integration/services/udsource tests/integration/services/gateway",
         environment=dict.fromkeys(TRANSPORTS, "grpcio"),
     ),
-    Part("stock-broker", 600, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
-    Part("deploy", 900, f"-m '{GATE}' tests/unit/deploy"),
+    Part("stock-broker", 400, f"-m '{GATE}' tests/conformance/pixy", environment={"DEXORDER_TEST_AUTO_CREATE": "1"}),
+    Part("deploy", 600, f"-m '{GATE}' tests/unit/deploy"),
     Part(
         "properties",
         2_400,

@@ -28,7 +28,9 @@ from tests.rig.report import median_and_worst, print_campaign
 from tests.rig.suite import Suite, running_suite
 
 LIMITS = {"relay": 10, "gateway": 10, "udsource": 10, "ingestor": 25, "spark": 60}
-"""Seconds until a part is ready again with its jobs running again."""
+"""Seconds until a part is ready again with its jobs running again, where nothing else runs."""
+SLOWER = float(os.environ.get("DEXORDER_SOAK_SLOWER", "1"))
+"""By how much the limits are longer, where other work runs."""
 BESIDE_SPARK = ["gateway", "ingestor"]
 PATIENCE_SECONDS = 180
 
@@ -150,12 +152,12 @@ def test_kills_spread_over_backfills_lose_and_double_nothing(suite: Suite) -> No
                 len(kills.ready[part]),
                 median_and_worst(kills.ready[part]),
                 median_and_worst(kills.running[part]),
-                f"{limit} s",
+                f"{limit * SLOWER:g} s",
             ]
             for part, limit in LIMITS.items()
             if part in PARTS
         ),
         since_s=started_s,
     )
-    late = {part: max(seconds) for part, seconds in kills.running.items() if max(seconds) > LIMITS[part]}
+    late = {part: max(seconds) for part, seconds in kills.running.items() if max(seconds) > LIMITS[part] * SLOWER}
     assert not late, late
