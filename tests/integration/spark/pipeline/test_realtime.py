@@ -280,9 +280,9 @@ def test_one_driver_fills_three_tables_from_three_topics(
         Series(OTHER, 0, datasets.TRADES),
         Series("*.BINANCE", 0, datasets.TICKERS),
     }
-    # a query that is stopped before the end of its batch repeats it, and its report, when it starts again
+    # a query that is stopped before the end of its batch repeats it when it starts again: its report and its rows' count
     assert {each.total_records for report in parts.relay.reports for each in report.finals} == {2, 10}
     assert not [row for part in read_coverage(tables) for row in COVERAGE.rows(part) if row["ticker"] == "*.BINANCE"]
-    assert parts.registry.get_sample_value("dexorder_spark_rows_total", {"table": TICKERS.name}) == 2
+    assert parts.registry.get_sample_value("dexorder_spark_rows_total", {"table": TICKERS.name}) in (2, 4)
     of_trades = state_of(tables.load_table(TICKS.name).metadata)
     assert [*of_trades.offsets] == [f"{parts.source.address}#{TRADES.topic}"], "each table has its own offsets"

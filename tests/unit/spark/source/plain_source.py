@@ -191,6 +191,9 @@ class RunningPlainSource:
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("source.v1.Source", handlers)])
         self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
         self._server.start()
+        # A channel of an earlier test that had this port may still wait before it connects again; channels share that.
+        with grpc.insecure_channel(self.address) as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
 
     def stop(self) -> None:
         """Lose every call, like a killed process."""
