@@ -280,7 +280,7 @@ def test_one_driver_fills_three_tables_from_three_topics(
         Series(OTHER, 0, datasets.TRADES),
         Series("*.BINANCE", 0, datasets.TICKERS),
     }
-    # a query that is stopped before the end of its batch repeats it when it starts again: its report and its rows' count
+    # a query that is stopped before the end of its batch repeats it when it starts again: the report, the count of rows
     assert {each.total_records for report in parts.relay.reports for each in report.finals} == {2, 10}
     assert not [row for part in read_coverage(tables) for row in COVERAGE.rows(part) if row["ticker"] == "*.BINANCE"]
     assert parts.registry.get_sample_value("dexorder_spark_rows_total", {"table": TICKERS.name}) in (2, 4)
