@@ -1,6 +1,6 @@
 """What saturates first: micro-measurements of parts that can't be spread, and a model of a load from them.
 
-    .venv/bin/python -m bench.capacity [--markets 10000] [--trades 1] [--triggers 1000000] [--requests 5]
+    .venv/bin/python -m bench.capacity [--markets 10000] [--trades 1] [--requests 5]
         [--firings 100] [--host-cores 64]
 
 Trades cost what `bench.realtime markets` measured with 500 markets and 5,000 trades/s (bench/results/realtime.md); the
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -37,7 +35,6 @@ from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2 as trigger_pb
 from dexorder_protos.dexorder.relay.v1 import trigger_service_pb2_grpc as trigger_rpc
 from tests.rig import report
 from tests.series_messages import series
-from tests.unit.services.relay import harness
 from tests.unit.services.relay.realtime.worker import RawWorker
 
 TRADE_US = {"ingestor": 144.0, "gateway": 2.0, "kafka": 16.0, "udsource": 14.0, "spark": 84.0}
@@ -52,18 +49,8 @@ FEW, MANY = 100, 1_000
 
 def relay_us() -> tuple[float, float]:
     """Return the relay's processor time for a market whose trades are reported each second, and for a firing."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        harness.make_tables(harness.catalog_settings(folder).load())
-        ports = harness.free_port(), harness.free_port()
-        environment = harness.environment(folder, *ports)
-        with (folder / "relay.log").open("w") as log:
-            command = [sys.executable, "-m", "dexorder_relay"]
-            with subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
-                try:
-                    return asyncio.run(_against_relay(process.pid, *ports))
-                finally:
-                    process.terminate()
+    with tempfile.TemporaryDirectory() as folder, relay_requests.relay_alone(Path(folder)) as (_, pid, ports):
+        return asyncio.run(_against_relay(pid, *ports))
 
 
 async def _against_relay(pid: int, port: int, broker_port: int) -> tuple[float, float]:
@@ -159,7 +146,7 @@ def cost_rows(costs: Costs) -> list[report.Row]:
         report.Row("relay: a request for a day of minutes", f"{costs.relay_request / 1e3:.2f} ms"),
         report.Row("relay: a second of a market's reports", f"{costs.relay_report:.0f} us"),
         report.Row("relay: a firing", f"{costs.relay_firing:.0f} us"),
-        report.Row(f"triggers: a row of a market with {ALERTS:,} alerts that fire not", f"{costs.alert_row:.1f} us"),
+        report.Row(f"triggers: a row of a market with {ALERTS:,} alerts that do not fire", f"{costs.alert_row:.1f} us"),
         *(report.Row(f"{part}: a trade, measured before", f"{cost:.0f} us") for part, cost in costs.trade.items()),
         *(
             report.Row(f"a commit of two seconds of trades of {markets:,} markets", f"{seconds:.2f} s")
@@ -185,18 +172,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markets", type=int, default=10_000)
     parser.add_argument("--trades", type=float, default=1.0)
-    parser.add_argument("--triggers", type=int, default=1_000_000)
     parser.add_argument("--requests", type=float, default=5.0)
     parser.add_argument("--firings", type=float, default=100.0, help="of all triggers, a second")
     parser.add_argument("--host-cores", type=int, default=64)
     options = parser.parse_args()
-    load = Load(
-        options.markets, options.trades, options.triggers, options.requests, options.firings, options.host_cores
-    )
+    load = Load(options.markets, options.trades, options.requests, options.firings, options.host_cores)
     print(report.heading("What saturates first"), flush=True)
     costs = measured()
     print(report.table("Costs, as processor time; a commit's as time", cost_rows(costs)))
-    what = f"{load.markets:,} markets, {load.trades:g} trades/s each, {load.triggers:,} alerts"
+    what = f"{load.markets:,} markets, {load.trades:g} trades/s and up to {ALERTS:,} alerts each"
     print(
         report.table(
             f"{what}, {load.requests:g} requests/s, {load.firings:g} firings/s; hosts of {load.host_cores} cores",

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,20 @@ def measure(folder: Path, requests: int, parallel: int, *, one_by_one: bool) -> 
 
 def run(folder: Path, requests: int, parallel: int, *, one_by_one: bool) -> tuple[float, float]:
     """Run all requests against a new relay; return its processor time, and the time that passed, in seconds."""
+    with relay_alone(folder) as (catalog, pid, ports):
+        return asyncio.run(_run(catalog, pid, ports, requests, parallel, one_by_one))
+
+
+@contextmanager
+def relay_alone(folder: Path) -> Iterator[tuple[Catalog, int, tuple[int, int]]]:
+    """Run a new relay on new tables; give the catalog, its process id, and its ports, of gRPC and of the broker."""
     catalog = harness.catalog_settings(folder).load()
     harness.make_tables(catalog)
-    port, broker_port = harness.free_port(), harness.free_port()
-    environment, log = harness.environment(folder, port, broker_port), (folder / "relay.log").open("w")
+    ports = harness.free_port(), harness.free_port()
+    environment, log = harness.environment(folder, *ports), (folder / "relay.log").open("w")
     with log, subprocess.Popen([sys.executable, "-m", "dexorder_relay"], env=environment, stderr=log) as process:
         try:
-            return asyncio.run(_run(catalog, process.pid, (port, broker_port), requests, parallel, one_by_one))
+            yield catalog, process.pid, ports
         finally:
             process.terminate()
 

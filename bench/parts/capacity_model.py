@@ -28,7 +28,6 @@ class Load:
     Attributes:
         markets: Markets that are followed, with trades and candles of a minute.
         trades: Trades a second of each market.
-        triggers: Price alerts, spread evenly over the markets.
         requests: Requests for a day of one market, each second.
         firings: Firings of all triggers, each second.
         host_cores: Cores of a host.
@@ -36,7 +35,6 @@ class Load:
 
     markets: int
     trades: float
-    triggers: int
     requests: float
     firings: float
     host_cores: int
@@ -50,7 +48,7 @@ class Costs:
         relay_request: A request for a day, with its pages and its end.
         relay_report: A report of a market, each second.
         relay_firing: A firing that is stored.
-        alert_row: A closed candle of a market whose alerts do not fire; their number hardly matters.
+        alert_row: A closed candle of a market whose price alerts do not fire, whatever their number.
         trade: A trade, by part: ingestor, gateway, kafka, udsource, spark.
         commit_seconds: Time of a commit of a batch with this many markets, by number of markets.
     """

@@ -108,10 +108,12 @@ def _change_repeated(values: Any, field: Any, random: Random) -> None:
     if field.message_type is not None and values and random.random() < 0.5:
         _change(values[0], random)
         return
-    one = _value(field, random) if field.message_type is None else values[0] if values else values.add()
-    size = len(one.encode()) if isinstance(one, str) else len(one) if isinstance(one, bytes) else 8
     if field.message_type is not None:
+        one = values[0] if values else values.add()
         size = one.ByteSize()
+    else:
+        one = _value(field, random)
+        size = len(one.encode()) if isinstance(one, str) else len(one) if isinstance(one, bytes) else 8
     values.extend([one] * min(random.choice(_COPIES), _MAX_COPIED_BYTES // (1 + size)))
 
 

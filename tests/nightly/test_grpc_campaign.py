@@ -41,7 +41,7 @@ OURS = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 """Codes that would be a fault of the server here; and INTERNAL, where it is not one that the protocol asks for."""
-UNEXPECTED, TRY_AGAIN = "internal error", "try again"
+UNEXPECTED, OVERTAKEN = "internal error", "was changed by another call; try again"
 ENDED_FIRST = "Internal error from Core"
 """What grpcio says of a call whose server has answered with an error before the client sent its last message."""
 UDF = "from dexorder.udf.functions import FUNCTIONS; from dexorder.udf.servers import serve_grpc; "
@@ -145,8 +145,8 @@ async def code_of(call: Any) -> grpc.StatusCode:
         await call
     except grpc.aio.AioRpcError as error:
         details = error.details() or ""
-        if error.code() is grpc.StatusCode.UNAVAILABLE and details.endswith(TRY_AGAIN):
-            return grpc.StatusCode.OK  # another caller was first
+        if error.code() is grpc.StatusCode.UNAVAILABLE and details.endswith(OVERTAKEN):
+            return grpc.StatusCode.OK
         if details == ENDED_FIRST:
             return grpc.StatusCode.CANCELLED
         return grpc.StatusCode.UNKNOWN if details.startswith(UNEXPECTED) else error.code()

@@ -1,4 +1,4 @@
-"""tests/RELIABILITY.md: each test that it names exists, and each row without one says so."""
+"""tests/RELIABILITY.md: each test that it names exists and runs in its tiers, and each row without one says so."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ COSTS = Costs(
 
 
 def test_the_part_whose_spread_ends_first_comes_first() -> None:
-    found = needs(Load(10_000, 2.0, 1_000, requests=5, firings=100, host_cores=64), COSTS)
+    found = needs(Load(10_000, 2.0, requests=5, firings=100, host_cores=64), COSTS)
     by_part = {each.part: each for each in found}
     relay = by_part["relay"]
     assert (round(relay.cores, 3), round(relay.ends_at or 0, 2)) == (0.323, 3.1)
@@ -26,5 +26,5 @@ def test_the_part_whose_spread_ends_first_comes_first() -> None:
 
 
 def test_a_load_without_requests_needs_no_calls() -> None:
-    found = needs(Load(10, 1.0, 0, requests=0, firings=0, host_cores=2), COSTS)
+    found = needs(Load(10, 1.0, requests=0, firings=0, host_cores=2), COSTS)
     assert [each.ends_at for each in found if each.part.startswith("calls")] == [None]
